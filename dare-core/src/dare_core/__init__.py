@@ -1,0 +1,1 @@
+"""dare: one executor for post-training and evaluating diffusion language models."""

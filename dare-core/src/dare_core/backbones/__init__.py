@@ -1,0 +1,1 @@
+"""What several model families share: packing, attention, output head, weights, text, peft."""

@@ -1,0 +1,1 @@
+"""Rows from local files, and how they become prompts, demonstrations and pairs."""

@@ -1,0 +1,1 @@
+"""Pure functions of masked and block diffusion: corruption, schedules, selection, denoising, seeds."""

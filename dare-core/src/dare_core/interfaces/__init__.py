@@ -1,0 +1,32 @@
+"""One abstract class per slot: what a plugin implements and what the loops call."""
+
+from dare_core.interfaces.algorithm import Algorithm
+from dare_core.interfaces.data import DataSource
+from dare_core.interfaces.engine import Engine, EngineInputs, Objective, PolicyName, StepReport
+from dare_core.interfaces.evaluator import EvaluationContext, EvaluationResult, Evaluator
+from dare_core.interfaces.likelihood import LikelihoodEstimator, PlanContext
+from dare_core.interfaces.model import ModelAdapter, TextCodec
+from dare_core.interfaces.reward import Reward
+from dare_core.interfaces.rollout import RolloutBackend, RolloutRequest
+from dare_core.interfaces.tracker import Tracker
+
+__all__ = [
+    "Algorithm",
+    "DataSource",
+    "Engine",
+    "EngineInputs",
+    "EvaluationContext",
+    "EvaluationResult",
+    "Evaluator",
+    "LikelihoodEstimator",
+    "ModelAdapter",
+    "Objective",
+    "PlanContext",
+    "PolicyName",
+    "Reward",
+    "RolloutBackend",
+    "RolloutRequest",
+    "StepReport",
+    "TextCodec",
+    "Tracker",
+]

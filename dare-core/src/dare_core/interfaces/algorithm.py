@@ -1,0 +1,72 @@
+"""Algorithms: advantages and a loss on small tensors."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from dare_core.types import Advantages, LossInputs, LossOutput, Rollout, Verdict
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dare_core.api import SectionConfig
+
+
+class Algorithm(ABC):
+    """What differs between methods: how advantages and the loss are formed. Built as ``Algorithm(config)``.
+
+    Its component record says which data it needs (``prompts``: the online loop; ``demonstrations`` or
+    ``pairs``: the offline loop) and which estimates. A loss is a pure function of its inputs; it never sees
+    the model. Sums and divisors are taken over the whole batch it is given.
+    """
+
+    #: The loss is a sum of terms that each depend on the scores of one row (``row``), of one group
+    #: (``group``), or on everything (``None``). Divisors may use masks, lengths and advantages of the whole
+    #: batch, not scores. The update uses it to backward part by part without a second pass.
+    separable_by: ClassVar[Literal["row", "group"] | None] = None
+
+    def __init__(self, config: SectionConfig) -> None:
+        self.config = config
+
+    @property
+    def inner_updates(self) -> int:
+        """Optimizer steps that reuse one rollout (mu)."""
+        return 1
+
+    @property
+    def fresh_views(self) -> bool:
+        """Whether each inner update draws its own views. All are drawn, and scored under the old and the
+        reference policy, before the first optimizer step."""
+        return False
+
+    @property
+    def uses_old_policy(self) -> bool:
+        """Whether the loss reads ``inputs.old``."""
+        return True
+
+    @property
+    def uses_reference(self) -> bool:
+        """Whether the loss reads ``inputs.reference`` (a reference policy is then kept)."""
+        return False
+
+    @property
+    def uses_entropy(self) -> bool:
+        """Whether the loss reads ``inputs.scores.entropy``."""
+        return False
+
+    def advantages(self, rollout: Rollout, verdicts: Sequence[Verdict]) -> Advantages:
+        """Advantages of the rollout's rows (or snapshots) from their verdicts, one per row in row order.
+
+        Rows whose verdict has no score are not usable and enter no mean.
+        """
+        raise TypeError(f"{type(self).__name__} is not a reinforcement-learning algorithm: it has no advantages")
+
+    def select(self, rollout: Rollout, advantages: Advantages) -> Tensor | None:
+        """[S] int64 snapshots to train on, most important first; None for algorithms that plan from rows."""
+        return None
+
+    @abstractmethod
+    def loss(self, inputs: LossInputs) -> LossOutput:
+        """The loss to minimise, differentiable in ``inputs.live`` and ``inputs.scores``."""

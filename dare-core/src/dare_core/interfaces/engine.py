@@ -1,0 +1,146 @@
+"""Engines: micro-batches, devices, gradients and optimizer behind few verbs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dare_core.interfaces.algorithm import Algorithm
+from dare_core.interfaces.likelihood import LikelihoodEstimator
+from dare_core.types import Advantages, Estimate, LossInputs, LossOutput, Progress, Rows, Scores, Views
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dare_core.api import SectionConfig
+    from dare_core.interfaces.model import ModelAdapter
+    from dare_core.spec.sections import OptimSection, PeftSection
+
+PolicyName = Literal["live", "reference"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """Scores -> loss: an estimator, an algorithm and the batch they work on. Data, not a closure.
+
+    ``old`` is None at the first inner update, where the old policy is the live one.
+    """
+
+    estimator: LikelihoodEstimator
+    algorithm: Algorithm
+    rows: Rows
+    views: Views
+    progress: Progress
+    advantages: Advantages | None = None
+    old: Estimate | None = None
+    reference: Estimate | None = None
+
+    def __call__(self, scores: Scores) -> LossOutput:
+        """The loss and metrics for the scores of all views."""
+        live = self.estimator.reduce(self.views, scores, self.rows)
+        return self.algorithm.loss(
+            LossInputs(
+                rows=self.rows,
+                views=self.views,
+                scores=scores,
+                live=live,
+                old=self.old if self.old is not None else live.detached(),
+                reference=self.reference,
+                advantages=self.advantages,
+                progress=self.progress,
+            )
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineInputs:
+    """What an engine is built from: ``Engine(config, inputs)``.
+
+    Attributes:
+        adapter: the policy, adapters attached.
+        optim: optimizer options.
+        peft: adapter options, or None for full training.
+        total_updates: optimizer steps of the whole run, for schedules.
+        keep_reference: whether a reference policy is needed.
+        seed: the run's seed.
+    """
+
+    adapter: ModelAdapter
+    optim: OptimSection
+    peft: PeftSection | None
+    total_updates: int
+    keep_reference: bool
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """One optimizer step: ``applied`` is False if a non-finite gradient was skipped, as configured."""
+
+    applied: bool
+    grad_norm: float
+    learning_rate: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Engine(ABC):
+    """Scores views, gathers gradients and steps. ``local`` is the reference others are tested against."""
+
+    adapter: ModelAdapter
+
+    def __init__(self, config: SectionConfig, inputs: EngineInputs) -> None:
+        self.config = config
+        self.inputs = inputs
+        self.adapter = inputs.adapter
+
+    @abstractmethod
+    def score(self, views: Views, policy: PolicyName, *, entropy: bool = False) -> Scores:
+        """Scores of all views without gradient, in evaluation mode, in micro-batches by token budget."""
+
+    @abstractmethod
+    def accumulate(self, views: Views, upstream: Scores) -> None:
+        """Add the gradient of ``sum(upstream * score(views))`` to the parameters', in micro-batches.
+
+        Raises:
+            NonFiniteError: a score or gradient is not finite; names tensor, step and sample.
+        """
+
+    @abstractmethod
+    def accumulate_direct(self, views: Views, objective: Objective, parts: list[Tensor]) -> Scores:
+        """One-pass form: for each part (indices [M] of views whose rows share no loss term with other parts)
+        score with gradient, take the objective with the other parts' scores held constant, and backward.
+
+        Returns:
+            The detached scores of all views.
+        """
+
+    @abstractmethod
+    def fits(self, views: Views) -> bool:
+        """Whether these views fit in one micro-batch."""
+
+    @abstractmethod
+    def token_budget(self) -> int:
+        """Tokens that one micro-batch may hold."""
+
+    @abstractmethod
+    def step(self) -> StepReport:
+        """Clip, step the optimizer and the schedule, and clear gradients."""
+
+    @abstractmethod
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Names (published keys) and tensors of the current policy, adapters merged; for weight sync."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write trainer state (optimizer, schedule, counters, reference if it moved) as safetensors and json."""
+
+    @abstractmethod
+    def load(self, folder: Path) -> None:
+        """Restore what :meth:`save` wrote, bit for bit."""
+
+    @abstractmethod
+    def counters(self) -> Mapping[str, Any]:
+        """Forwards, forward tokens, backward tokens and peak memory since the start, for the ledger."""

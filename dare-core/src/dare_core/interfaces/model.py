@@ -1,0 +1,120 @@
+"""Model adapters: one published family behind one interface."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dare_core.types import AttentionLayout, Message, ModelFacts, Prompt, Scores, Views
+
+if TYPE_CHECKING:
+    from torch import Tensor, device, dtype, nn
+
+    from dare_core.spec.sections import ModelSection, PeftSection
+
+
+class TextCodec(ABC):
+    """Text to tokens and back, by the family's tokenizer and chat template."""
+
+    @abstractmethod
+    def encode_prompt(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt: chat turns rendered with an open answer header, or plain text as it is.
+
+        Raises:
+            UserError: the prompt holds a role the template does not know, or the tokenizer has no template.
+        """
+
+    @abstractmethod
+    def encode_completion(self, text: str) -> list[int]:
+        """Token ids of an answer as the model would have written it after the open header, ending with the
+        family's end token, so that prompt ids + completion ids is what generation would produce."""
+
+    @abstractmethod
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of response tokens without special tokens."""
+
+    @abstractmethod
+    def render(self, messages: Sequence[Message]) -> str:
+        """The chat turns as text with an open answer header; for people and records."""
+
+
+class ModelAdapter(ABC):
+    """One model: a torch module, its facts and its text codec.
+
+    An adapter owns the alignment of logits to tokens (nobody else shifts), the mapping of published state
+    dicts, packing, and the way blocks are laid out. Adapters are built by :meth:`load` only.
+    """
+
+    facts: ModelFacts
+    text: TextCodec
+    module: nn.Module
+
+    #: named LoRA target groups -> module name patterns (peft ``target_modules``); ``default`` must exist
+    lora_targets: ClassVar[dict[str, Sequence[str] | str]]
+    #: class names of the repeated layers, for activation checkpointing and sharding
+    wrap_units: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    @abstractmethod
+    def load(cls, section: ModelSection, *, device: device, dtype: dtype) -> ModelAdapter:
+        """Load a published folder, or start fresh where the section says ``init: random``.
+
+        The folder is never written to and none of its code is run. Tensors are read one shard at a time.
+
+        Raises:
+            UserError: files are missing; tensors are missing, extra or misshapen (each named); ids are
+                missing from the published config and from the section.
+        """
+
+    @abstractmethod
+    def token_logp(self, views: Views, *, entropy: bool = False) -> Scores:
+        """Log-probabilities of ``views.targets`` at ``views.scored``, with gradient if gradients are enabled.
+
+        Rows are packed without padding, the output head is applied at scored positions only, in chunks;
+        [N,L,V] is never materialised. A row's result does not depend on its neighbours. Float32 at least.
+        """
+
+    @abstractmethod
+    def logits(
+        self, tokens: Tensor, valid: Tensor, where: Tensor, *, layout: AttentionLayout, prompt_length: Tensor
+    ) -> Tensor:
+        """Aligned logits at chosen positions of B rows.
+
+        Args:
+            tokens: [B,L] int64 canvas.
+            valid: [B,L] bool positions that exist.
+            where: [B,L] bool positions to score, M in all.
+            layout: how positions attend (``block``: earlier blocks are visible as they stand on the canvas).
+            prompt_length: [B] valid prompt tokens (block layouts with origin ``response`` count from there).
+
+        Returns:
+            [M,V] float logits of the token *at* each position, in row-major order of ``where``.
+        """
+
+    @abstractmethod
+    def attach_peft(self, section: PeftSection) -> None:
+        """Freeze the base and add adapters through peft, or load those of ``section.adapter``.
+
+        Raises:
+            UserError: unknown target group, or adapter files that do not fit this model (named).
+        """
+
+    @abstractmethod
+    def base_only(self) -> AbstractContextManager[None]:
+        """While open, attached adapters are switched off: the reference policy of LoRA runs."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write the model in its published layout (config, shards and index, tokenizer): identical keys, and
+        identical bits for tensors that did not change. Adapters are merged into a copy of the weights."""
+
+    @abstractmethod
+    def save_adapter(self, folder: Path) -> None:
+        """Write attached adapters in peft's own format."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Choices worth recording with a run: attention implementation, dtype, parameter counts, ids used."""

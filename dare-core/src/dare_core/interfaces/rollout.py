@@ -1,0 +1,62 @@
+"""Rollout backends: prompts -> sampled responses with their record."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dare_core.types import Address, DecodingSettings, Prompt, Rollout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dare_core.interfaces.model import ModelAdapter
+    from dare_core.spec.sections import RolloutSection
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutRequest:
+    """What to generate.
+
+    Attributes:
+        prompts: questions; sample ``g`` of prompt ``p`` gets sample id ``p.index * samples + g``.
+        samples: responses per prompt (G).
+        settings: decoding protocol.
+        address: seed and step of the sampling draws.
+        snapshots: record inputs, guesses and confidences of every denoising forward.
+        policy_version: recorded with the rollout.
+    """
+
+    prompts: Sequence[Prompt]
+    samples: int
+    settings: DecodingSettings
+    address: Address
+    snapshots: bool = False
+    policy_version: int = 0
+
+
+class RolloutBackend(ABC):
+    """Generates with one model. Built as ``Backend(config, adapter)``; ``native`` shares the live adapter."""
+
+    #: ``exact`` = tokens of the reference decoder; ``approximate`` = stale caches or other shortcuts
+    exactness: str = "exact"
+
+    def __init__(self, config: RolloutSection, adapter: ModelAdapter) -> None:
+        self.config = config
+        self.adapter = adapter
+
+    @abstractmethod
+    def generate(self, request: RolloutRequest) -> Rollout:
+        """Sampled rows in the order of prompts, then samples. A row equals the row generated alone.
+
+        Raises:
+            UserError: a prompt does not fit the model with the asked new tokens (names it).
+        """
+
+    def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Take over new weights. Backends that share the live module have nothing to do."""
+
+    def close(self) -> None:
+        """Free processes and memory."""

@@ -1,0 +1,1 @@
+"""What several algorithm packages share: advantages, ratios, clips, KL forms, loss reductions."""

@@ -1,0 +1,1 @@
+"""Rewards without task knowledge."""

@@ -1,0 +1,1 @@
+"""From YAML to a validated, resolved run plan, with file:line for every problem."""

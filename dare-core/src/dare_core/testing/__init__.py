@@ -1,0 +1,1 @@
+"""What plugin authors test with: toy models, golden cases, fake distributions, a command runner."""

@@ -1,0 +1,1 @@
+"""Likelihood-based algorithms: masked SFT."""

@@ -1,0 +1,1 @@
+"""Policy-gradient algorithms: d1, Coupled-GRPO, CJ-GRPO."""

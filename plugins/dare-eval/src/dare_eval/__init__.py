@@ -1,0 +1,1 @@
+"""Task verifiers: GSM8K, MATH, Countdown, Sudoku."""

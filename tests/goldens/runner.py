@@ -1,0 +1,76 @@
+"""Finds golden cases and the handler that checks each.
+
+A case is known by what its case.json says (group, kind, topic, needed_by), never by its folder's name, so
+the same handlers check other seeds and sizes of the same form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dare_core.testing.goldens import GoldenCase, find_cases
+
+#: ``needed_by`` words whose work is not built yet -> why their cases are skipped
+NOT_BUILT = {
+    "models": "families other than LLaDA are not built yet",
+    "rollout": "caches and further decoders are not built yet",
+    "policy-gradient": "algorithms beyond d1, coupled-grpo and cj-grpo are not built yet",
+    "likelihood": "algorithms beyond masked SFT are not built yet",
+    "evaluation": "evaluation tasks are not built yet",
+}
+
+Check = Callable[[GoldenCase], None]
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A check and the cases it is for."""
+
+    group: str
+    kind: str
+    topic: str
+    fields: dict[str, Any]
+    check: Check
+
+    def matches(self, case: GoldenCase) -> bool:
+        return (
+            case.group == self.group
+            and case.kind == self.kind
+            and case.topic.startswith(self.topic)
+            and all(case.spec.get(key) == value for key, value in self.fields.items())
+        )
+
+
+HANDLERS: list[Handler] = []
+
+
+def golden(group: str, kind: str, topic: str = "", **fields: Any) -> Callable[[Check], Check]:
+    """Register a check for cases of ``group`` and ``kind`` whose topic starts with ``topic`` and whose
+    case.json has the given further fields (``decoder="llada_semi_ar"``)."""
+
+    def register(check: Check) -> Check:
+        HANDLERS.append(Handler(group, kind, topic, fields, check))
+        return check
+
+    return register
+
+
+def handler_for(case: GoldenCase) -> Handler | None:
+    """The one handler of a case, or None.
+
+    Raises:
+        LookupError: several handlers claim the case.
+    """
+    found = [handler for handler in HANDLERS if handler.matches(case)]
+    if len(found) > 1:
+        names = ", ".join(handler.check.__name__ for handler in found)
+        raise LookupError(f"{case.group}/{case.id} is claimed by {names}; narrow their topics")
+    return found[0] if found else None
+
+
+def cases(root: Path, needed_by: str | None) -> list[GoldenCase]:
+    """All cases below ``root``, those of one ``needed_by`` word if given, in folder order."""
+    return [case for case in find_cases(root) if needed_by in (None, case.needed_by)]
