@@ -1,0 +1,41 @@
+# Everything runs in .venv, which these targets create. No GPU, compiler or model download is needed.
+
+PYTHON   ?= python3
+VENV     := .venv
+BIN      := $(VENV)/bin
+PACKAGES := plugins/dare-llada plugins/dare-algos-grpo plugins/dare-algos-elbo plugins/dare-eval
+INSTALL  := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+TOOLS    := pytest pytest-xdist hypothesis jsonschema ruff mypy import-linter types-PyYAML build
+WORKERS  ?= 2
+
+.PHONY: quickstart test lint bench docs clean
+
+quickstart: $(VENV)/.packages
+	$(BIN)/python examples/quickstart/quickstart.py
+
+test: $(VENV)/.tools
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+lint: $(VENV)/.tools
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.packages
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+docs: $(VENV)/.packages
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf $(VENV) runs
+
+$(VENV)/.packages: constraints.txt dare-core/pyproject.toml $(PACKAGES:=/pyproject.toml)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) --editable 'dare-core[train,data]' $(addprefix --editable ,$(PACKAGES))
+	touch $@
+
+$(VENV)/.tools: $(VENV)/.packages
+	$(INSTALL) $(TOOLS)
+	touch $@
