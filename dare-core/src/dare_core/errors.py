@@ -50,4 +50,14 @@ class PluginError(DareError):
 
 
 class NonFiniteError(DareError):
-    """A loss, score, gradient or weight is NaN or infinite. The message names tensor, step and sample."""
+    """A loss, score, gradient or weight is NaN or infinite. The message names tensor, step and sample.
+
+    Attributes:
+        what: the tensor or module that is not finite.
+        rows: indices of the rows concerned within the batch, where known; the update turns them into sample ids.
+    """
+
+    def __init__(self, what: str, rows: Iterable[int] = ()) -> None:
+        self.what = what
+        self.rows = tuple(rows)
+        super().__init__(what)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dare_core.errors import NonFiniteError
 from dare_core.interfaces.algorithm import Algorithm
 from dare_core.interfaces.likelihood import LikelihoodEstimator
 from dare_core.types import Advantages, Estimate, LossInputs, LossOutput, Progress, Rows, Scores, Views
@@ -128,6 +129,11 @@ class Engine(ABC):
     @abstractmethod
     def step(self) -> StepReport:
         """Clip, step the optimizer and the schedule, and clear gradients."""
+
+    @abstractmethod
+    def reject(self, error: NonFiniteError) -> StepReport:
+        """Deal with an update whose scores, loss or gradients are not finite: raise ``error``, or clear the gradients
+        and report a step that was not applied, as configured. Either way no weight changes."""
 
     @abstractmethod
     def weights(self) -> Iterator[tuple[str, Tensor]]:

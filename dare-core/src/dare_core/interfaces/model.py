@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -69,6 +69,15 @@ class ModelAdapter(ABC):
                 missing from the published config and from the section.
         """
 
+    @classmethod
+    def load_text(cls, section: ModelSection) -> TextCodec | None:
+        """The text codec alone, so that data can be checked before weights are read; None if it cannot stand alone.
+
+        Raises:
+            UserError: tokenizer files are missing.
+        """
+        return None
+
     @abstractmethod
     def token_logp(self, views: Views, *, entropy: bool = False) -> Scores:
         """Log-probabilities of ``views.targets`` at ``views.scored``, with gradient if gradients are enabled.
@@ -105,6 +114,15 @@ class ModelAdapter(ABC):
     @abstractmethod
     def base_only(self) -> AbstractContextManager[None]:
         """While open, attached adapters are switched off: the reference policy of LoRA runs."""
+
+    def published(self) -> Iterator[tuple[str, Tensor]]:
+        """Published keys and tensors of the current weights, adapters merged: what :meth:`save` writes and what
+        backends with weights of their own take over.
+
+        Raises:
+            TypeError: the adapter cannot name its tensors; only backends that share the live module work with it.
+        """
+        raise TypeError(f"{type(self).__name__} does not name its tensors by published keys")
 
     @abstractmethod
     def save(self, folder: Path) -> None:

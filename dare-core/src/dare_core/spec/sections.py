@@ -195,6 +195,24 @@ class GroupAlgorithmSection(AlgorithmSection):
 class EngineSection(SectionConfig):
     """Base of engine sections."""
 
+    update: Literal["auto", "direct", "two-pass"] = Field(
+        "auto",
+        description="How gradients are gathered: `direct` = one pass; `two-pass` = memory does not depend on the "
+        "number of views; `auto` = direct where each part of a separable loss fits a micro-batch.",
+    )
+
+
+class EvaluatorSection(SectionConfig):
+    """Base of the sections below `eval`."""
+
+    name: str = Field(
+        "eval",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="Prefix of its metrics (`eval/reward`) and of its folders in eval/.",
+    )
+    every: PositiveInt = Field(100, description="Steps between evaluations; the last step is always evaluated.")
+    at_start: bool = Field(False, description="Evaluate before the first step as well.")
+
 
 class OptimSection(SectionConfig):
     """AdamW and its schedule. One optimizer step sees `batch_size` rows."""
