@@ -59,10 +59,11 @@ class ModelAdapter(ABC):
 
     @classmethod
     @abstractmethod
-    def load(cls, section: ModelSection, *, device: device, dtype: dtype) -> ModelAdapter:
+    def load(cls, section: ModelSection, *, device: device, dtype: dtype, seed: int = 0) -> ModelAdapter:
         """Load a published folder, or start fresh where the section says ``init: random``.
 
         The folder is never written to and none of its code is run. Tensors are read one shard at a time.
+        ``seed`` is the run's: it addresses fresh weights and the first values of adapters.
 
         Raises:
             UserError: files are missing; tensors are missing, extra or misshapen (each named); ids are
