@@ -1,0 +1,53 @@
+"""Block layouts: which block a position belongs to, and which positions it sees."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from dare_core.types import AttentionLayout
+
+
+def positions(valid: Tensor) -> Tensor:
+    """[B,L] int64 position of each token, counted over ``valid`` [B,L] bool tokens from 0; 0 at padding."""
+    return (valid.long().cumsum(dim=1) - 1).clamp(min=0) * valid
+
+
+def block_index(valid: Tensor, prompt_length: Tensor, layout: AttentionLayout) -> Tensor:
+    """Block of each position, in order of decoding.
+
+    Args:
+        valid: [B,L] bool positions that exist; padding may stand anywhere.
+        prompt_length: [B] int64 valid prompt tokens; the prompt is the first ``prompt_length`` valid positions.
+        layout: ``full`` = everything is block 0; ``block`` with origin ``global`` = position // block_length;
+            with origin ``response`` the prompt is cut into blocks of its own, and the response starts a new one.
+
+    Returns:
+        [B,L] int64; -1 at padding.
+    """
+    position = positions(valid)
+    if layout.kind == "full":
+        index = position * 0
+    elif layout.origin == "global":
+        index = position // _length(layout)
+    else:
+        size, start = _length(layout), prompt_length[:, None]
+        in_prompt = position < start
+        prompt_blocks = -(-start // size)
+        index = (position // size).where(in_prompt, prompt_blocks + (position - start) // size)
+    return index.where(valid, -1)
+
+
+def _length(layout: AttentionLayout) -> int:
+    if layout.block_length is None:
+        raise ValueError("a block layout without block_length")
+    return layout.block_length
+
+
+def visible(blocks: Tensor) -> Tensor:
+    """[B,L,L] bool: does the query (second axis) see the key (third axis): own and earlier blocks, no padding.
+
+    Args:
+        blocks: [B,L] int64 from :func:`block_index`.
+    """
+    query, key = blocks[:, :, None], blocks[:, None, :]
+    return (key >= 0) & (query >= 0) & (key <= query)
