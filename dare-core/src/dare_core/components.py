@@ -32,6 +32,20 @@ class Slot(StrEnum):
     TRACKER = "trackers"
     COMMAND = "command"
 
+    @property
+    def noun(self) -> str:
+        """The slot in messages: "unknown rollout backend 'x'"."""
+        return _NOUNS.get(self.value, self.value)
+
+
+_NOUNS = {
+    "data": "data reader",
+    "rollout": "rollout backend",
+    "likelihood": "likelihood estimator",
+    "eval": "evaluator",
+    "trackers": "tracker",
+}
+
 
 @dataclass(frozen=True)
 class Component:
@@ -40,7 +54,8 @@ class Component:
     Attributes:
         kind: the name written in a spec (lower case words joined by hyphens).
         target: ``"package.module:Class"``, the implementation, imported when it is built.
-        config: ``"package.config:Model"``, a :class:`dare_core.api.SectionConfig` without heavy imports.
+        config: ``"package.config:Model"``, a :class:`dare_core.api.SectionConfig` without heavy imports; commands
+            have none and leave it empty.
         summary: one line for listings.
         requires: import names that must be findable (looked up, never imported, before use).
         provides: capability words this component offers.
@@ -70,8 +85,9 @@ class Component:
         if not _KIND.fullmatch(self.kind):
             raise ValueError(f"kind {self.kind!r} must be lower case words joined by hyphens")
         for name in ("target", "config"):
-            if not _LAZY.fullmatch(getattr(self, name)):
-                raise ValueError(f"{self.kind}: {name} {getattr(self, name)!r} must read 'package.module:Name'")
+            value = getattr(self, name)
+            if not _LAZY.fullmatch(value) and not (name == "config" and value == ""):
+                raise ValueError(f"{self.kind}: {name} {value!r} must read 'package.module:Name'")
         if not self.summary or "\n" in self.summary:
             raise ValueError(f"{self.kind}: summary must be one line")
         if self.stability not in STABILITIES:

@@ -7,11 +7,12 @@ added within an API major version, never renamed or removed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from dare_core.components import Component
+from dare_core.components import Component, Slot
 from dare_core.errors import Problem
 
 if TYPE_CHECKING:
@@ -21,6 +22,24 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "dare.v1"
 hookspec = pluggy.HookspecMarker("dare")
 hookimpl = pluggy.HookimplMarker("dare")
+
+#: hooks that declare components -> the slot of what they return
+DECLARATIONS: Mapping[str, Slot] = MappingProxyType(
+    {
+        "dare_model_adapters": Slot.MODEL,
+        "dare_rollout_backends": Slot.ROLLOUT,
+        "dare_likelihood_estimators": Slot.LIKELIHOOD,
+        "dare_algorithms": Slot.ALGORITHM,
+        "dare_evaluators": Slot.EVALUATOR,
+        "dare_rewards": Slot.REWARD,
+        "dare_datasets": Slot.DATA,
+        "dare_engines": Slot.ENGINE,
+        "dare_trackers": Slot.TRACKER,
+        "dare_commands": Slot.COMMAND,
+    }
+)
+#: hooks that are told what happens
+OBSERVERS = ("dare_run_started", "dare_step_finished", "dare_checkpoint_saved", "dare_run_finished")
 
 
 @hookspec
