@@ -109,6 +109,11 @@ class _Toy(ModelAdapter):
         self.text = ToyCodec(facts)
         self.module = ToyModule(bias, table)
 
+    @classmethod
+    def load_text(cls, section: ModelSection) -> ToyCodec:
+        """The codec by the config alone."""
+        return ToyCodec(section.facts(_config_of(section)))
+
     def token_logp(self, views: Views, *, entropy: bool = False) -> Scores:
         """See the interface. Block layouts score the noisy block against earlier blocks of ``views.targets``."""
         logits = self._logits(views.inputs, views.targets, views.valid, views.scored, views.layout, views.prompt_length)
