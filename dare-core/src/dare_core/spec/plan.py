@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 from dare_core.api import SectionConfig
@@ -20,11 +21,24 @@ class Choice:
         component: the record.
         distribution: ``name version`` of the package that offers it.
         config: validated options, an instance of the component's config class.
+        qualified: whether the spec names it ``distribution:kind``, because several packages offer the kind.
     """
 
     component: Component
     distribution: str
     config: SectionConfig
+    qualified: bool = False
+
+    @property
+    def name(self) -> str:
+        """The kind as a spec names it."""
+        kind = self.component.kind
+        return f"{self.distribution.split(' ', 1)[0]}:{kind}" if self.qualified else kind
+
+    def target(self) -> Any:
+        """The implementation, imported. Its ``requires`` were checked when the spec was resolved."""
+        module, _, name = self.component.target.partition(":")
+        return getattr(import_module(module), name)
 
 
 @dataclass(frozen=True, kw_only=True)
