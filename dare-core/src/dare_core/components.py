@@ -14,7 +14,7 @@ from typing import Any
 
 _KIND = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _LAZY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_PATH = re.compile(r"[a-z_]+(\.[A-Za-z_][\w]*)+")
+_PATH = re.compile(r"[a-z_]+(\.[A-Za-z_][\w]*)*")
 STABILITIES = ("stable", "beta", "experimental")
 
 
@@ -61,7 +61,8 @@ class Component:
         provides: capability words this component offers.
         needs: capability words other sections must provide.
         defaults: what this component wants elsewhere if the spec is silent: dotted spec path -> value.
-        presets: name -> (dotted spec path -> value); chosen by ``preset:`` in this component's section.
+        presets: name -> (dotted spec path -> value); chosen by ``preset:`` in this component's section. A section's
+            name alone with the value None leaves the section out (``"peft": None`` = full training).
         paper: citation or arXiv id.
         stability: ``stable``, ``beta`` or ``experimental``.
 
