@@ -1,0 +1,21 @@
+"""Likelihood ratios between the live and the old policy, from log-likelihood estimates in nats."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def log_ratio(live: Tensor, old: Tensor, limit: float | None = None) -> Tensor:
+    """``live - old``, clamped to [-limit, limit] if given (beyond it the gradient is 0)."""
+    difference = live - old
+    return difference if limit is None else difference.clamp(-limit, limit)
+
+
+def token_ratio(live: Tensor, old: Tensor, limit: float | None = None) -> Tensor:
+    """``exp(live - old)`` entry by entry: r_j = pi(y_j) / pi_old(y_j). Schulman et al. 2017, eq. 6."""
+    return log_ratio(live, old, limit).exp()
+
+
+def sequence_ratio(live: Tensor, old: Tensor, length: Tensor | float = 1.0) -> Tensor:
+    """``exp((live - old) / length)`` of sequence estimates [B]; ``length`` in tokens, 1 = not normalised."""
+    return ((live - old) / length).exp()

@@ -1,0 +1,118 @@
+"""Options of the policy-gradient algorithms and of the estimators they use. Defaults are the authors'."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from dare_core.api import SectionConfig
+from dare_core.spec.sections import GroupAlgorithmSection
+
+TokenReduction = Literal["token-mean", "sequence-mean-token-sum", "sequence-mean-token-mean", "fixed-length"]
+
+
+class ClippedPolicySection(GroupAlgorithmSection):
+    """What the clipped policy-gradient losses share."""
+
+    inner_updates: PositiveInt = Field(1, description="Optimizer steps that reuse one rollout (mu).")
+    baseline: Literal["mean", "leave-one-out"] = Field(
+        "mean", description="Subtracted from a reward: the group's mean, or the mean of the group's other rows."
+    )
+    scale: Literal["none", "std", "population-std"] = Field(
+        "none", description="What divides the advantage: nothing, the group's std over n - 1, or over n."
+    )
+    scale_eps: float = Field(1e-6, gt=0, description="Added to the std.")
+    lone_row: Literal["zero", "raw"] = Field(
+        "zero", description="Advantage of a group with one usable row: 0, or its reward (mean 0, std 1)."
+    )
+    clip_range: float = Field(0.2, ge=0, lt=1, description="How far the ratio may fall below 1.")
+    clip_range_high: float | None = Field(
+        None, ge=0, description="How far the ratio may rise above 1; null = clip_range."
+    )
+    dual_clip: float | None = Field(None, gt=1, description="Bound c of the loss for negative advantages; null = off.")
+    kl_weight: float = Field(0.0, ge=0, description="Weight of the KL term to the reference policy (beta); 0 = off.")
+    kl_form: Literal["k1", "abs", "k2", "k3", "k3-clamped"] = Field("k3", description="Per-token KL surrogate.")
+    trained_tokens: Literal["completion", "response"] = Field(
+        "completion", description="Up to and including the first end token, or every response token."
+    )
+    reduction: str = Field("token-mean", description="From token losses to one number.")
+    length_divisor: float | None = Field(None, gt=0, description="Tokens per sequence, for `fixed-length`.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ClippedPolicySection:
+        if (self.reduction == "fixed-length") != (self.length_divisor is not None):
+            raise ValueError("'length_divisor' and 'reduction: fixed-length' belong together")
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
+            raise ValueError(f"dual_clip {self.dual_clip} must exceed 1 + the upper clip range, {1 + self.clip_high}")
+        return self
+
+    @property
+    def clip_high(self) -> float:
+        """How far the ratio may rise above 1."""
+        return self.clip_range if self.clip_range_high is None else self.clip_range_high
+
+
+class D1Section(ClippedPolicySection):
+    """diffu-GRPO."""
+
+    group_size: int = Field(6, ge=2, description="Responses per prompt (G).")
+    inner_updates: PositiveInt = Field(12, description="Optimizer steps that reuse one rollout (mu).")
+    clip_range: float = Field(0.5, ge=0, lt=1, description="How far the ratio may fall below 1.")
+    kl_weight: float = Field(0.04, ge=0, description="Weight of the KL term to the reference policy (beta); 0 = off.")
+    reduction: TokenReduction = Field("token-mean", description="From token losses to one number.")
+
+
+class CoupledGrpoSection(ClippedPolicySection):
+    """Coupled-GRPO."""
+
+    group_size: int = Field(10, ge=2, description="Responses per prompt (G).")
+    inner_updates: PositiveInt = Field(2, description="Optimizer steps that reuse one rollout (mu).")
+    baseline: Literal["mean", "leave-one-out"] = Field(
+        "leave-one-out", description="Subtracted from a reward: the group's mean, or the mean of its other rows."
+    )
+    scale_eps: float = Field(1e-4, gt=0, description="Added to the std.")
+    clip_range: float = Field(0.5, ge=0, lt=1, description="How far the ratio may fall below 1.")
+    kl_weight: float = Field(0.01, ge=0, description="Weight of the KL term to the reference policy (beta); 0 = off.")
+    reduction: TokenReduction = Field("token-mean", description="From token losses to one number.")
+
+
+class CjGrpoSection(ClippedPolicySection):
+    """CJ-GRPO."""
+
+    group_size: int = Field(6, ge=2, description="Responses per prompt (G).")
+    inner_updates: PositiveInt = Field(12, description="Optimizer steps that reuse one rollout (mu).")
+    clip_range: float = Field(0.5, ge=0, lt=1, description="How far the ratio may fall below 1.")
+    kl_weight: float = Field(0.04, ge=0, description="Weight of the KL term to the reference policy (beta); 0 = off.")
+    trained_tokens: Literal["completion", "response"] = Field(
+        "response", description="Every response token, or those up to and including the first end token."
+    )
+    reduction: Literal[TokenReduction, "step-mean"] = Field(
+        "step-mean", description="`step-mean`: token mean per denoising step, then mean over steps; or over tokens."
+    )
+
+
+class OneStepSection(SectionConfig):
+    """One forward on the fully hidden response."""
+
+    prompt_mask: float = Field(0.15, ge=0, le=1, description="Probability that a prompt token is hidden.")
+
+
+class CoupledSection(SectionConfig):
+    """A complementary pair of views and the fully hidden one."""
+
+    ratio_low: float = Field(0.2, gt=0, lt=1, description="Smallest share of tokens hidden in the pair's first view.")
+    ratio_high: float = Field(0.8, gt=0, lt=1, description="Largest share of tokens hidden in the pair's first view.")
+    ratio_per: Literal["batch", "row"] = Field("batch", description="One share for the batch, or one per row.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> CoupledSection:
+        if self.ratio_low > self.ratio_high:
+            raise ValueError(f"ratio_low {self.ratio_low} exceeds ratio_high {self.ratio_high}")
+        return self
+
+
+class TrajectorySection(SectionConfig):
+    """One forward per denoising step of the rollout."""
+
+    merge_steps: PositiveInt = Field(1, description="Consecutive denoising steps scored by one forward.")

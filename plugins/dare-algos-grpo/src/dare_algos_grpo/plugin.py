@@ -1,0 +1,150 @@
+"""What this package offers. Defaults are those of the authors' released configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dare_core.api import Component, hookimpl
+
+#: LoRA and optimizer of the d1 release, which CJ-GRPO builds on
+_D1_TRAINING: Mapping[str, Any] = {
+    "optim.lr": 3e-6,
+    "optim.betas": (0.9, 0.99),
+    "optim.weight_decay": 0.1,
+    "optim.clip_norm": 0.2,
+    "optim.batch_size": 96,
+    "peft.kind": "lora",
+    "peft.r": 128,
+    "peft.alpha": 64,
+}
+
+#: the unified framework of arXiv:2604.04215: one loss for all, full fine-tuning, one update per rollout
+_UNIFIED: Mapping[str, Any] = {
+    "algorithm.group_size": 8,
+    "algorithm.inner_updates": 1,
+    "algorithm.baseline": "mean",
+    "algorithm.scale": "std",
+    "algorithm.scale_eps": 1e-6,
+    "algorithm.lone_row": "raw",
+    "algorithm.clip_range": 0.2,
+    "algorithm.dual_clip": 3.0,
+    "algorithm.kl_weight": 0.0,
+    "algorithm.trained_tokens": "response",
+    "rollout.new_tokens": 512,
+    "rollout.steps_total": 256,
+    "rollout.block_length": 32,
+    "rollout.temperature": 0.6,
+    "rollout.top_p": 1.0,
+    "optim.lr": 5e-7,
+    "optim.schedule": "constant",
+    "optim.betas": (0.9, 0.999),
+    "optim.weight_decay": 0.01,
+    "optim.clip_norm": 1.0,
+    "optim.batch_size": 128,
+    "peft": None,
+}
+
+
+@hookimpl
+def dare_algorithms() -> Iterable[Component]:
+    """Clipped policy gradients."""
+    return [
+        Component(
+            kind="d1",
+            target="dare_algos_grpo.d1:D1",
+            config="dare_algos_grpo.config:D1Section",
+            summary="diffu-GRPO: one-step likelihood with masked prompts, several updates per rollout",
+            requires=("torch",),
+            needs=frozenset({"prompts", "sampling", "token-estimate"}),
+            defaults={
+                "likelihood.kind": "one-step",
+                "rollout.new_tokens": 256,
+                "rollout.steps_total": 128,
+                "rollout.block_length": 32,
+                "rollout.temperature": 0.9,
+                **_D1_TRAINING,
+            },
+            presets={"dare-2604": _UNIFIED},
+            paper="arXiv:2504.12216",
+        ),
+        Component(
+            kind="coupled-grpo",
+            target="dare_algos_grpo.coupled_grpo:CoupledGrpo",
+            config="dare_algos_grpo.config:CoupledGrpoSection",
+            summary="Coupled-GRPO: complementary masks, leave-one-out baseline",
+            requires=("torch",),
+            needs=frozenset({"prompts", "sampling", "token-estimate"}),
+            defaults={
+                "likelihood.kind": "coupled",
+                "rollout.new_tokens": 256,
+                "rollout.steps_total": 256,
+                "rollout.temperature": 1.0,
+                "rollout.top_p": 0.95,
+                "optim.lr": 1e-6,
+                "optim.schedule": "cosine",
+                "optim.min_lr_ratio": 0.1,
+                "optim.betas": (0.9, 0.99),
+                "optim.weight_decay": 0.1,
+                "optim.clip_norm": 0.2,
+                "optim.batch_size": 80,
+            },
+            presets={"dare-2604": {**_UNIFIED, "likelihood.ratio_per": "row"}},
+            paper="arXiv:2506.20639",
+        ),
+        Component(
+            kind="cj-grpo",
+            target="dare_algos_grpo.cj_grpo:CjGrpo",
+            config="dare_algos_grpo.config:CjGrpoSection",
+            summary="CJ-GRPO: policy gradient on the decoder's own steps",
+            requires=("torch",),
+            needs=frozenset({"prompts", "sampling", "view-token-estimate"}),
+            defaults={
+                "likelihood.kind": "trajectory",
+                "rollout.new_tokens": 256,
+                "rollout.steps_total": 128,
+                "rollout.block_length": 128,
+                "rollout.temperature": 1.0,
+                **_D1_TRAINING,
+            },
+            presets={"dare-2604": {**_UNIFIED, "rollout.new_tokens": 256}},
+            paper="arXiv:2509.23924",
+        ),
+    ]
+
+
+@hookimpl
+def dare_likelihood_estimators() -> Iterable[Component]:
+    """Estimates per token, and per view and token."""
+    return [
+        Component(
+            kind="one-step",
+            target="dare_algos_grpo.estimators.one_step:OneStep",
+            config="dare_algos_grpo.config:OneStepSection",
+            summary="one forward on the fully masked response, prompt partly masked",
+            requires=("torch",),
+            provides=frozenset({"token-estimate"}),
+            needs=frozenset({"token-logp"}),
+            paper="arXiv:2504.12216",
+        ),
+        Component(
+            kind="coupled",
+            target="dare_algos_grpo.estimators.coupled:Coupled",
+            config="dare_algos_grpo.config:CoupledSection",
+            summary="a complementary pair of masks averaged with the full mask",
+            requires=("torch",),
+            provides=frozenset({"token-estimate"}),
+            needs=frozenset({"token-logp"}),
+            paper="arXiv:2506.20639",
+        ),
+        Component(
+            kind="trajectory",
+            target="dare_algos_grpo.estimators.trajectory:Trajectory",
+            config="dare_algos_grpo.config:TrajectorySection",
+            summary="one forward per denoising step of the rollout, replayed from commit steps",
+            requires=("torch",),
+            provides=frozenset({"view-token-estimate"}),
+            needs=frozenset({"token-logp", "commit-step"}),
+            paper="arXiv:2509.23924",
+        ),
+    ]

@@ -1,0 +1,113 @@
+"""The loss that the algorithms of this package share: a clipped policy gradient on estimated log-likelihoods.
+
+Per trained token j of row i, with r = exp(l - l_old), d = l - l_ref and the advantage A of the row::
+
+    L_ij = max(-A_i r_ij, -A_i clip(r_ij, 1 - e_low, 1 + e_high)) + beta * KL(d_ij)
+
+An algorithm is a choice of estimator (which views give l), of advantage, and of how L_ij becomes one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from dare_algos_grpo.config import ClippedPolicySection
+from dare_core.interfaces import Algorithm
+from dare_core.objectives import reductions
+from dare_core.objectives.advantages import rollout_advantages
+from dare_core.objectives.clips import ClippedSurrogate, clipped_surrogate
+from dare_core.objectives.kl import KL_FORMS, k3
+from dare_core.objectives.ratios import token_ratio
+from dare_core.types import Advantages, LossInputs, LossOutput, Metric, Rollout, Verdict
+
+
+class ClippedPolicy(Algorithm):
+    """Base of the clipped algorithms; works on token [B,L] and view-token [N,L] estimates."""
+
+    separable_by: ClassVar[Literal["row", "group"] | None] = "row"
+    config: ClippedPolicySection
+
+    @property
+    def inner_updates(self) -> int:
+        """``inner_updates`` of the section."""
+        return self.config.inner_updates
+
+    @property
+    def uses_reference(self) -> bool:
+        """Only with a KL term."""
+        return self.config.kl_weight > 0
+
+    def advantages(self, rollout: Rollout, verdicts: Sequence[Verdict]) -> Advantages:
+        """Group-relative advantages [B] as the section's ``baseline``, ``scale`` and ``lone_row`` say."""
+        c = self.config
+        return rollout_advantages(
+            rollout, verdicts, baseline=c.baseline, scale=c.scale, eps=c.scale_eps, single=c.lone_row
+        )
+
+    def loss(self, inputs: LossInputs) -> LossOutput:
+        """The loss above; rows without a usable verdict carry none and enter no divisor.
+
+        Raises:
+            TypeError: the estimate is neither per token nor per view and token, or there are no advantages.
+        """
+        advantages, row = inputs.advantages, self._rows_of(inputs)
+        if advantages is None:
+            raise TypeError(f"{type(self).__name__} needs advantages")
+        trained = self._trained(inputs)[row] & advantages.usable[row][:, None] & inputs.live.mask
+        ratio = token_ratio(inputs.live.value, inputs.old.value.detach())
+        surrogate = clipped_surrogate(
+            ratio, advantages.value[row][:, None], self.config.clip_range, self.config.clip_high, self.config.dual_clip
+        )
+        token_loss = surrogate.loss
+        metrics = self._clip_metrics(inputs, surrogate, ratio, trained)
+        if inputs.reference is not None and self.config.kl_weight > 0:
+            kl = KL_FORMS[self.config.kl_form](inputs.live.value - inputs.reference.value.detach())
+            token_loss = token_loss + self.config.kl_weight * kl
+            metrics["kl"] = Metric(*reductions.masked_mean(kl, trained))
+        loss = self.reduce(token_loss, trained, row, inputs)
+        return LossOutput(loss=loss, metrics=metrics)
+
+    def reduce(self, token_loss: Tensor, trained: Tensor, row: Tensor, inputs: LossInputs) -> Tensor:
+        """One number from the losses [N,L] at ``trained`` [N,L] entries of rows ``row`` [N]."""
+        usable = inputs.advantages.usable if inputs.advantages is not None else None
+        rows, kind = len(inputs.rows), self.config.reduction
+        if kind == "sequence-mean-token-sum":
+            return reductions.sequence_mean_token_sum(token_loss, trained, row, usable, rows)
+        if kind == "sequence-mean-token-mean":
+            return reductions.sequence_mean_token_mean(token_loss, trained, row, rows)
+        if kind == "fixed-length" and self.config.length_divisor is not None:
+            sequences = usable.sum() if usable is not None else rows
+            return reductions.fixed_length(token_loss, trained, self.config.length_divisor, sequences)
+        return reductions.token_mean(token_loss, trained)
+
+    def _rows_of(self, inputs: LossInputs) -> Tensor:
+        per = inputs.live.per
+        if per == "token":
+            return torch.arange(len(inputs.rows), device=inputs.live.value.device)
+        if per == "view-token":
+            return inputs.views.row
+        raise TypeError(f"{type(self).__name__} needs an estimate per token or per view and token, not per {per}")
+
+    def _trained(self, inputs: LossInputs) -> Tensor:
+        rows = inputs.rows
+        return rows.completion if self.config.trained_tokens == "completion" else rows.response
+
+    @staticmethod
+    def _clip_metrics(
+        inputs: LossInputs, surrogate: ClippedSurrogate, ratio: Tensor, trained: Tensor
+    ) -> dict[str, Metric]:
+        old = inputs.live.value.detach() - inputs.old.value.detach()
+        shown = {
+            "clip_fraction": surrogate.clipped,
+            "outside_fraction": surrogate.outside,
+            "dual_clip_fraction": surrogate.capped,
+            "ratio": ratio,
+            "kl_old": k3(old),
+        }
+        return {
+            name: Metric(*reductions.masked_mean(values.to(ratio.dtype), trained)) for name, values in shown.items()
+        }
