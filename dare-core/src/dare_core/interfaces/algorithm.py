@@ -56,6 +56,13 @@ class Algorithm(ABC):
         """Whether the loss reads ``inputs.scores.entropy``."""
         return False
 
+    @property
+    def supervise_padding(self) -> bool:
+        """Offline algorithms: whether each answer is filled with end tokens to the longest row of its batch and
+        the filling belongs to ``rows.response``, so that it is corrupted, scored and counted. Otherwise padding
+        lies outside the rows. The offline loop builds rows accordingly."""
+        return False
+
     def advantages(self, rollout: Rollout, verdicts: Sequence[Verdict]) -> Advantages:
         """Advantages of the rollout's rows (or snapshots) from their verdicts, one per row in row order.
 
