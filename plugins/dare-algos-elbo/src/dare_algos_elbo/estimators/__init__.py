@@ -1,0 +1,1 @@
+"""Likelihood estimators of this package, one module each."""

@@ -1,0 +1,63 @@
+"""Supervised fine-tuning of diffusion language models (LLaDA, Nie et al. 2025, arXiv:2502.09992, eq. 5).
+
+The negative ELBO of each answer, divided per row by its length A_b and averaged over the batch::
+
+    L = (1/B) sum_b (1/A_b) sum_{i hidden in b} -w_b log p(y_i | view)
+
+A_b counts the answer's tokens, with the end tokens that fill it where ``supervise_padding`` is on (LLaDA).
+``loss_normalizer`` offers two other divisors over the whole batch: all answer tokens, or the hidden ones. The last
+is what the unified framework of arXiv:2604.04215 does; with weights 1/t it counts 1/t twice, since about t A_b
+tokens are hidden. On rows with an empty prompt this is LLaDA's pre-training loss (eq. 3).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from dare_algos_elbo.config import SftSection
+from dare_core.interfaces import Algorithm
+from dare_core.objectives.reductions import per_sequence
+from dare_core.types import LossInputs, LossOutput, Metric
+
+
+class Sft(Algorithm):
+    """Negative ELBO of demonstrations; works on estimates per row [B]."""
+
+    separable_by: ClassVar[Literal["row", "group"] | None] = "row"
+    config: SftSection
+
+    @property
+    def uses_old_policy(self) -> bool:
+        """A likelihood has no ratio."""
+        return False
+
+    @property
+    def supervise_padding(self) -> bool:
+        """Of the section."""
+        return self.config.supervise_padding
+
+    def loss(self, inputs: LossInputs) -> LossOutput:
+        """The loss above.
+
+        Raises:
+            TypeError: the estimate is not per row.
+        """
+        if inputs.live.per != "row":
+            raise TypeError(f"sft needs an estimate per row, not per {inputs.live.per}")
+        nelbo = -inputs.live.value
+        length = inputs.rows.response.sum(dim=1)
+        counted = inputs.live.mask
+        if self.config.loss_normalizer == "sequence":
+            loss = per_sequence(nelbo, length, counted)
+        else:
+            noised = inputs.views.scored.sum() / inputs.live.draws
+            tokens = length.sum() if self.config.loss_normalizer == "supervised-tokens" else noised
+            # Without a hidden token the sum is 0 whatever the divisor.
+            loss = nelbo.sum() / tokens.masked_fill(tokens == 0, 1)
+        shown = nelbo.detach()
+        metrics = {
+            "nelbo_per_token": Metric(float(shown.sum()), float(length.sum())),
+            "nelbo_per_row": Metric(float(shown.sum()), float(counted.sum())),
+            "noised_share": Metric(float(inputs.views.scored.sum()), float(length.sum() * inputs.live.draws)),
+        }
+        return LossOutput(loss=loss, metrics=metrics)
