@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from dare_core.errors import Problem
+
 if TYPE_CHECKING:
     from dare_core.spec.sections import DataSection
 
@@ -17,11 +19,14 @@ class DataSource(ABC):
         self.config = config
 
     @abstractmethod
-    def rows(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def rows(self) -> Iterator[tuple[str, Mapping[str, Any] | Problem]]:
         """(where, fields) of every row in file order; ``where`` is ``file:line`` or ``file[row]``.
 
+        A row that has no fields (a line that is not JSON, say) is given as a problem, so that the section decides
+        whether to refuse or drop it, and all of them are seen at once.
+
         Raises:
-            UserError: the file is missing or unreadable (says where it looked), or a row is malformed.
+            UserError: the file is missing or unreadable; says where it looked.
         """
 
     @abstractmethod

@@ -1,0 +1,58 @@
+"""JSON lines, plain or gzip."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dare_core.data.files import hash_files, matching_files
+from dare_core.errors import Problem, UserError
+from dare_core.interfaces.data import DataSource
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+class JsonLines(DataSource):
+    """One JSON object per line; blank lines are skipped; gzip is recognised by content, not by name."""
+
+    def rows(self) -> Iterator[tuple[str, Mapping[str, Any] | Problem]]:
+        """See :meth:`DataSource.rows`. A line that is not a JSON object is given as a problem."""
+        for path in self._files():
+            yield from _read(path)
+
+    def fingerprint(self) -> str:
+        """Hash of the files as they are on disk."""
+        return hash_files(self._files())
+
+    def _files(self) -> list[Path]:
+        return matching_files(self.config.path, (".jsonl", ".jsonl.gz"))
+
+
+def _read(path: Path) -> Iterator[tuple[str, Mapping[str, Any] | Problem]]:
+    with path.open("rb") as raw:
+        packed = raw.read(2) == _GZIP_MAGIC
+    try:
+        with gzip.open(path, "rb") if packed else path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                where = f"{path}:{number}"
+                if line.strip():
+                    yield where, _parse(line, where)
+    except (OSError, EOFError) as error:
+        raise UserError(Problem(f"cannot be read: {error}", where=str(path))) from error
+
+
+def _parse(line: bytes, where: str) -> Mapping[str, Any] | Problem:
+    try:
+        value = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse_constant)
+    except ValueError as error:
+        return Problem(f"not JSON: {error}", where=where)
+    if not isinstance(value, dict):
+        return Problem(f"a line must hold one JSON object, not {type(value).__name__}", where=where)
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
