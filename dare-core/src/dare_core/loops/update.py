@@ -1,0 +1,143 @@
+"""The update: exact for every algorithm, in memory that does not depend on the number of views.
+
+Two passes. (1) Score all views without gradient; at the first inner update these scores *are* the old policy's, so
+the ratio is exactly 1. (2) Take the loss on the scores as small leaf tensors; its backward gives dL/dscore [N,L].
+(3) Replay the views in micro-batches and backward ``sum(dL/dscore * score)``. By the chain rule the gradient is that
+of one pass over everything, for any differentiable loss, as long as both passes compute the same scores (no dropout).
+
+One pass (``direct``). Where the loss is a sum of terms of single rows or groups, each such part of the batch can be
+scored with gradient and the loss be taken with all other scores held constant: no term crosses parts, so the
+gradients add up to the whole. One forward per view is saved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dare_core.engine.microbatches import by_token_budget, view_tokens
+from dare_core.errors import NonFiniteError, Problem, UserError
+from dare_core.interfaces.engine import Engine, Objective, StepReport
+from dare_core.types import LossOutput, Scores
+
+UpdateMode = Literal["auto", "direct", "two-pass"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Updated:
+    """What one optimizer step did.
+
+    Attributes:
+        loss: value and metrics of the objective before the step.
+        scores: of all views before the step, without gradient.
+        report: the optimizer's report.
+    """
+
+    loss: LossOutput
+    scores: Scores
+    report: StepReport
+
+
+def update(engine: Engine, objective: Objective, mode: UpdateMode = "auto") -> Updated:
+    """Gather the objective's gradient and take one optimizer step.
+
+    Raises:
+        NonFiniteError: a score, loss or gradient is not finite and the engine is told to stop; names tensor or
+            module, step and samples.
+        UserError: ``direct`` was asked for and the views do not fit.
+    """
+    parts = direct_parts(engine, objective, mode)
+    nothing = torch.zeros(objective.views.inputs.shape, device=objective.views.inputs.device)
+    loss, scores = LossOutput(loss=nothing.new_full((), float("nan"))), Scores(logp=nothing)
+    try:
+        if parts is None:
+            scores = engine.score(objective.views, "live", entropy=objective.algorithm.uses_entropy)
+            loss = replay(engine, objective, scores)
+        else:
+            scores = engine.accumulate_direct(objective.views, objective, parts)
+            loss = _checked(objective(scores), objective)
+        report = engine.step()
+    except NonFiniteError as error:
+        report = engine.reject(_located(error, objective))
+    return Updated(loss=_detached(loss), scores=scores, report=report)
+
+
+def replay(engine: Engine, objective: Objective, scores: Scores) -> LossOutput:
+    """Passes 2 and 3: the loss on ``scores``, and its gradient brought to the parameters through a second forward."""
+    leaves = scores.leaves()
+    loss = _checked(objective(leaves), objective)
+    if loss.loss.requires_grad:
+        torch.autograd.backward(loss.loss)
+        engine.accumulate(objective.views, leaves.gradients())
+    return loss
+
+
+def direct_parts(engine: Engine, objective: Objective, mode: UpdateMode) -> list[Tensor] | None:
+    """Indices [M] of the views of each micro-batch of a one-pass update, or None where two passes are taken.
+
+    Raises:
+        UserError: ``direct`` was asked for and the smallest part of the loss does not fit a micro-batch.
+    """
+    if mode == "two-pass" or not len(objective.views):
+        return None
+    views = objective.views
+    if engine.fits(views):
+        return [torch.arange(len(views), device=views.inputs.device)]
+    owners = _owners(objective)
+    if owners is not None:
+        cost = torch.zeros(int(owners.max()) + 1, dtype=torch.int64, device=owners.device)
+        cost.index_add_(0, owners, view_tokens(views))
+        if int(cost.max()) <= engine.token_budget():
+            return [torch.isin(owners, part).nonzero()[:, 0] for part in by_token_budget(cost, engine.token_budget())]
+    if mode == "direct":
+        raise _does_not_fit(engine, objective)
+    return None
+
+
+def _owners(objective: Objective) -> Tensor | None:
+    """[N] int64: the part of the batch, counted from 0, whose loss terms each view enters."""
+    by = objective.algorithm.separable_by
+    if by is None:
+        return None
+    rows = objective.views.row
+    keys = rows if by == "row" else objective.rows.group.to(rows.device)[rows]
+    owners: Tensor = torch.unique(keys, return_inverse=True)[1]
+    return owners
+
+
+def _does_not_fit(engine: Engine, objective: Objective) -> UserError:
+    by = objective.algorithm.separable_by
+    what = f"the views of one {by}" if by else "all views of the batch, between which this algorithm's loss has terms,"
+    return UserError(
+        Problem(
+            f"'direct' needs {what} in one micro-batch of {engine.token_budget()} tokens, and they are more",
+            path="engine.update",
+            hint="use 'auto' or 'two-pass', or raise the micro-batch's token budget",
+        )
+    )
+
+
+def _checked(loss: LossOutput, objective: Objective) -> LossOutput:
+    if bool(torch.isfinite(loss.loss)):
+        return loss
+    for name in ("old", "reference"):
+        estimate = getattr(objective, name)
+        if estimate is not None and not bool(torch.isfinite(estimate.value).all()):
+            raise NonFiniteError(f"the loss is not finite, because the {name} policy's estimate is not")
+    raise NonFiniteError("the loss is not finite although all scores are: ratios or weights overflowed")
+
+
+def _located(error: NonFiniteError, objective: Objective) -> NonFiniteError:
+    progress = objective.progress
+    where = f"training step {progress.step}, inner update {progress.inner}"
+    rows = error.rows or range(len(objective.rows))
+    samples = [f"{objective.rows.sample_id[row]} (row '{objective.rows.example_id[row]}')" for row in rows]
+    shown = ", ".join(samples[:4]) + (f" and {len(samples) - 4} more" if len(samples) > 4 else "")
+    return NonFiniteError(f"{where}: {error.what}; samples: {shown}", error.rows)
+
+
+def _detached(loss: LossOutput) -> LossOutput:
+    return LossOutput(loss=loss.loss.detach(), metrics=loss.metrics)
