@@ -81,7 +81,8 @@ class ToyModule(nn.Module):
         """[P,V-1] the bias with the attached adapter added."""
         if self.low_rank is None or not self.use_low_rank:
             return self.bias
-        return self.bias + self.scale * self.low_rank["a"] @ self.low_rank["b"]
+        change: Tensor = self.scale * self.low_rank["a"] @ self.low_rank["b"]
+        return self.bias + change
 
     def forward(self, position: Tensor, seen_position: Tensor, seen_token: Tensor, seen: Tensor) -> Tensor:
         """[M,V] logits of M positions.
@@ -144,7 +145,8 @@ class _Toy(ModelAdapter):
         own, seen_blocks = blocks[row, column][:, None], blocks[row]
         tokens = torch.where(seen_blocks == own, noisy[row], clean[row])
         seen = (seen_blocks >= 0) & (seen_blocks <= own)
-        return self.module(position[row, column], position[row], tokens, seen)
+        logits: Tensor = self.module(position[row, column], position[row], tokens, seen)
+        return logits
 
     def attach_peft(self, section: PeftSection) -> None:
         """Freeze the tables and add a low-rank matrix to the bias.

@@ -1,0 +1,161 @@
+"""From logits to one proposal per position: token, log-probability and confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dare_core.diffusion.confidence import (
+    Ties,
+    entropy_confidence,
+    log_odds,
+    log_probability,
+    margin_confidence,
+    token_confidence,
+)
+from dare_core.diffusion.draws import Draws, Places
+from dare_core.diffusion.rules import Rule
+from dare_core.diffusion.sampling import Sampler, categorical, filter_logits, gumbel_scores
+from dare_core.types import DecodingSettings, EosRule, ModelFacts
+
+# Logits that are worked on together, in float64: half a gigabyte per copy.
+_CHUNK = 1 << 26
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """Proposals at M positions.
+
+    Attributes:
+        token: [M] int64, never the mask token nor an unused row of the output head.
+        logp: [M] float64 log-probability at temperature 1, after guidance and logit suppression.
+        confidence: [M] float64 what the selection rule ranks.
+    """
+
+    token: Tensor
+    logp: Tensor
+    confidence: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposer:
+    """How proposals are made in one call of the decoder.
+
+    Attributes:
+        settings: the protocol.
+        rule: selection rule, options applied.
+        draws: random numbers.
+        sampler: ``categorical`` or ``gumbel``.
+        ties: form of confidences.
+        never: ids that are never proposed. They stay in the softmax, as they do when the policy is scored.
+        suppressed: ids whose logits are -inf.
+        unsure: ids that commit last.
+    """
+
+    settings: DecodingSettings
+    rule: Rule
+    draws: Draws
+    sampler: Sampler
+    ties: Ties
+    never: Tensor
+    suppressed: Tensor
+    unsure: Tensor
+
+    def __call__(self, logits: Tensor, places: Places) -> Proposals:
+        """Proposals for ``logits`` [M,V] at ``places``; deterministic given the draws, position by position."""
+        size = max(1, _CHUNK // logits.shape[1])
+        spans = [slice(start, start + size) for start in range(0, max(1, len(logits)), size)]
+        parts = [self._propose(logits[span], places[span]) for span in spans]
+        return Proposals(
+            token=torch.cat([part.token for part in parts]),
+            logp=torch.cat([part.logp for part in parts]),
+            confidence=torch.cat([part.confidence for part in parts]),
+        )
+
+    def _propose(self, logits: Tensor, places: Places) -> Proposals:
+        logits = _excluding(logits, self.suppressed)
+        sampling = self._sampling_logits(_excluding(logits, self.never))
+        token = self._choose(logits, sampling, places)
+        odds = log_odds(logits, token)
+        base = sampling if self.rule.distribution == "sampling" else logits
+        confidence = self._confidence(base, token, odds, places)
+        return Proposals(token=token, logp=log_probability(odds), confidence=confidence)
+
+    def _sampling_logits(self, logits: Tensor) -> Tensor:
+        """[M,V] float64: temperature (1 where it is 0) and filters applied."""
+        settings = self.settings
+        return filter_logits(
+            logits.to(torch.float64) / (settings.temperature or 1.0),
+            top_p=settings.top_p,
+            top_k=settings.top_k,
+            min_p=settings.min_p,
+        )
+
+    def _choose(self, logits: Tensor, sampling: Tensor, places: Places) -> Tensor:
+        temperature = self.settings.temperature
+        if temperature == 0:
+            return sampling.argmax(dim=1)
+        if self.sampler == "gumbel":
+            noise = self.draws.gumbel(places, logits.shape[1])
+            kept = logits.to(torch.float64).masked_fill(sampling == -torch.inf, -torch.inf)
+            return gumbel_scores(kept, noise, temperature).argmax(dim=1)
+        return categorical(sampling, self.draws.token(places))
+
+    def _confidence(self, logits: Tensor, token: Tensor, odds: Tensor, places: Places) -> Tensor:
+        if self.rule.confidence == "random":
+            confidence = self.draws.selection(places)
+        elif self.rule.confidence == "position":
+            confidence = -places.offset.to(torch.float64)
+        else:
+            confidence = self._model_confidence(_excluding(logits, self.unsure), token, odds)
+        if len(self.unsure):
+            confidence = confidence.masked_fill(torch.isin(token, self.unsure), -torch.inf)
+        return confidence
+
+    def _model_confidence(self, logits: Tensor, token: Tensor, odds: Tensor) -> Tensor:
+        if self.rule.confidence == "margin":
+            return margin_confidence(logits, self.ties)
+        if self.rule.confidence == "entropy":
+            return entropy_confidence(logits, self.ties)
+        if self.ties == "exact" and self.rule.distribution == "model" and not len(self.unsure):
+            return odds
+        return token_confidence(logits, token, self.ties)
+
+
+def proposer(
+    facts: ModelFacts,
+    settings: DecodingSettings,
+    rule: Rule,
+    draws: Draws,
+    *,
+    sampler: Sampler,
+    ties: Ties,
+    device: torch.device,
+) -> Proposer:
+    """The proposer for a model: what it never proposes, and what the end rule suppresses."""
+    never = [] if facts.mask_id is None else [facts.mask_id]
+    if facts.head_rows_unused is not None:
+        never += range(facts.head_rows_unused, facts.vocab_size)
+    ends = list(facts.eos_ids)
+    unsure = [*ends, *([facts.extra_ids["eot"]] if "eot" in facts.extra_ids else [])]
+    return Proposer(
+        settings=settings,
+        rule=rule,
+        draws=draws,
+        sampler=sampler,
+        ties=ties,
+        never=_ids(never, device),
+        suppressed=_ids(ends if settings.eos_rule is EosRule.SUPPRESS else [], device),
+        unsure=_ids(unsure if settings.eos_rule is EosRule.SUPPRESS_CONFIDENCE else [], device),
+    )
+
+
+def _ids(ids: Sequence[int], device: torch.device) -> Tensor:
+    return torch.tensor(sorted(set(ids)), dtype=torch.int64, device=device)
+
+
+def _excluding(logits: Tensor, ids: Tensor) -> Tensor:
+    return logits.index_fill(1, ids, -torch.inf) if len(ids) else logits
