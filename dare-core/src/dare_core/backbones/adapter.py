@@ -1,0 +1,286 @@
+"""What all families share whose backbone is a transformers class with a linear output head.
+
+A family subclasses :class:`TransformerAdapter` and states: how published config keys become a module, where
+published tensors live in it, how logits are aligned, and how its text is encoded.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from dare_core.backbones import folders, peft
+from dare_core.backbones.attention import ATTENTION
+from dare_core.backbones.fresh import initialise
+from dare_core.backbones.head import project, target_logp
+from dare_core.backbones.packing import Packed, pack_noisy_clean, pack_rows
+from dare_core.backbones.text import MissingCodec
+from dare_core.backbones.weights import (
+    PublishedWeights,
+    WeightLayout,
+    check_layout,
+    inspect_weights,
+    published_tensor,
+    read_weights,
+    stored_form,
+    write_weights,
+)
+from dare_core.errors import Problem, UserError
+from dare_core.interfaces import ModelAdapter, TextCodec
+from dare_core.types import AttentionLayout, ModelFacts, Scores, Views
+
+if TYPE_CHECKING:
+    from dare_core.spec.sections import ModelSection, PeftSection
+
+
+class TransformerAdapter(ModelAdapter):
+    """A transformers module behind :class:`dare_core.interfaces.ModelAdapter`.
+
+    The module has ``model`` (the backbone, called with ``attention_plan``) and ``lm_head`` (a linear map
+    without bias).
+
+    Attributes:
+        shift: 0 = the state at a position predicts its own token; 1 = it predicts the next one.
+        lora_names: published names of adapted modules -> names in the module, for ``peft.targets``.
+        head_chunk: rows of the output head computed together; None = by memory.
+        published_config: config.json as parsed, or the section's.
+        source: folder the model was read from, or None.
+    """
+
+    shift: ClassVar[int] = 0
+    lora_names: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(
+        self,
+        section: ModelSection,
+        facts: ModelFacts,
+        module: nn.Module,
+        text: TextCodec,
+        published_config: Mapping[str, Any],
+        weights: PublishedWeights | None,
+        seed: int,
+    ) -> None:
+        self.section, self.facts, self.module, self.text = section, facts, module, text
+        self.published_config = published_config
+        self.source = None if section.path is None else Path(section.path)
+        self.head_chunk: int | None = None
+        self._weights = weights
+        self._layout = self.weight_layout(published_config)
+        self._seed = seed
+        self._peft: peft.Attached | None = None
+
+    @classmethod
+    @abstractmethod
+    def build_module(cls, published: Mapping[str, Any]) -> nn.Module:
+        """The module for a published config, with ``attn_implementation=ATTENTION``. Called on the meta device."""
+
+    @classmethod
+    @abstractmethod
+    def restore_buffers(cls, module: nn.Module, device: torch.device) -> None:
+        """Compute again what is not in the weights, such as rotary frequencies, after leaving the meta device."""
+
+    @classmethod
+    @abstractmethod
+    def weight_layout(cls, published: Mapping[str, Any]) -> WeightLayout:
+        """Where each published tensor lives in the module."""
+
+    @classmethod
+    @abstractmethod
+    def fresh_std(cls, published: Mapping[str, Any], parameter: str) -> float | None:
+        """Standard deviation of a fresh parameter; None = a scale that starts at 1."""
+
+    @classmethod
+    @abstractmethod
+    def build_text(cls, section: ModelSection, facts: ModelFacts) -> TextCodec:
+        """The codec of the section's tokenizer folder, or of the model's own."""
+
+    @classmethod
+    def complete_config(cls, published: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A fresh model's config with the keys by which a saved folder is recognised."""
+        return published
+
+    @classmethod
+    def load(
+        cls, section: ModelSection, *, device: torch.device, dtype: torch.dtype, seed: int = 0
+    ) -> TransformerAdapter:
+        """See the interface."""
+        published = cls._read_config(section)
+        facts = cls._facts(section, published)
+        weights = None if section.path is None else inspect_weights(Path(section.path))
+        text = cls._text_or_missing(section, facts)
+        with torch.device("meta"):
+            module = cls.build_module(published).to(dtype)
+        if weights is not None:
+            check_layout(weights, cls.weight_layout(published), module)
+        module.to_empty(device=device)
+        module.tie_weights()
+        cls.restore_buffers(module, device)
+        if weights is not None:
+            read_weights(weights, cls.weight_layout(published), module)
+        else:
+            initialise(module, seed, lambda name: cls.fresh_std(published, name))
+        module.eval()
+        return cls(section, facts, module, text, published, weights, seed)
+
+    @classmethod
+    def load_text(cls, section: ModelSection) -> TextCodec:
+        """See the interface."""
+        return cls.build_text(section, cls._facts(section, cls._read_config(section)))
+
+    @classmethod
+    def _text_or_missing(cls, section: ModelSection, facts: ModelFacts) -> TextCodec:
+        """Weights without a tokenizer are of use too: text is then an error when it is asked for."""
+        folder = section.tokenizer or section.path or ""
+        has_any = any((Path(folder) / name).is_file() for name in folders.TOKENIZER_FILES)
+        return cls.build_text(section, facts) if section.tokenizer or has_any else MissingCodec(folder)
+
+    @classmethod
+    def _read_config(cls, section: ModelSection) -> Mapping[str, Any]:
+        if section.path is None:
+            return cls.complete_config(section.config or {})
+        return folders.read_json(Path(section.path) / folders.CONFIG)
+
+    @classmethod
+    def _facts(cls, section: ModelSection, published: Mapping[str, Any]) -> ModelFacts:
+        try:
+            return section.facts(published)
+        except ValueError as error:
+            where = None if section.path is None else str(Path(section.path) / folders.CONFIG)
+            raise UserError(Problem(str(error), path="model", where=where)) from error
+
+    def token_logp(self, views: Views, *, entropy: bool = False) -> Scores:
+        """See the interface. Block layouts are scored with two copies, [noisy | clean]."""
+        views = views.to(self._device)
+        self._expect_layout(views.layout)
+        hidden = self._read_states(self._pack_views(views))
+        logp, spread = target_logp(
+            hidden,
+            self._head,
+            views.targets[views.scored],
+            temperature=views.temperature,
+            entropy=entropy,
+            chunk=self.head_chunk,
+        )
+        blank = torch.zeros(views.inputs.shape, dtype=logp.dtype, device=logp.device)
+        return Scores(
+            logp=blank.masked_scatter(views.scored, logp),
+            entropy=None if spread is None else blank.masked_scatter(views.scored, spread),
+        )
+
+    def logits(
+        self, tokens: Tensor, valid: Tensor, where: Tensor, *, layout: AttentionLayout, prompt_length: Tensor
+    ) -> Tensor:
+        """See the interface."""
+        self._expect_layout(layout)
+        tokens, valid, where, prompt_length = (t.to(self._device) for t in (tokens, valid, where, prompt_length))
+        packed = pack_rows(tokens, valid, where, layout, prompt_length, shift=self.shift)
+        return project(self._read_states(packed), self._head)
+
+    def _pack_views(self, views: Views) -> Packed:
+        valid, where, layout, prompt = views.valid, views.scored, views.layout, views.prompt_length
+        if layout.kind == "full":
+            return pack_rows(views.inputs, valid, where, layout, prompt, shift=self.shift)
+        if self.shift:
+            raise ValueError("two-copy scoring of a family with shifted logits is not supported")
+        return pack_noisy_clean(views.inputs, views.targets, valid, where, layout, prompt)
+
+    def _read_states(self, packed: Packed) -> Tensor:
+        """[M,H] hidden states at the packed row's places to read."""
+        if not len(packed.read):
+            return self._head.new_zeros((0, self._head.shape[1]))
+        states = self.module.model(
+            input_ids=packed.tokens[None],
+            position_ids=packed.positions[None],
+            use_cache=False,
+            attention_plan=packed.plan,
+        ).last_hidden_state[0]
+        return states[packed.read]
+
+    def _expect_layout(self, layout: AttentionLayout) -> None:
+        if layout.kind != self.facts.layout.kind:
+            raise ValueError(f"{self.facts.kind} attends by {self.facts.layout.kind!r} layouts, not {layout.kind!r}")
+
+    @property
+    def _head(self) -> Tensor:
+        head: Tensor = self.module.lm_head.weight
+        return head
+
+    @property
+    def _device(self) -> torch.device:
+        return self._head.device
+
+    def attach_peft(self, section: PeftSection) -> None:
+        """See the interface. Names in ``section.targets`` may be published ones or the module's."""
+        if self._peft is not None:
+            raise UserError(Problem("adapters are already attached", path="peft"))
+        self._peft = peft.attach(
+            self.module, section, self.lora_targets, self.lora_names, seed=self._seed, base=self.section.path
+        )
+
+    def base_only(self) -> AbstractContextManager[None]:
+        """See the interface."""
+        return self._attached().switched_off()
+
+    def save_adapter(self, folder: Path) -> None:
+        """See the interface. Names inside are the module's, so peft loads it onto ``adapter.module``."""
+        folders.prepare_target(folder, self.source)
+        self._attached().save(folder)
+
+    def _attached(self) -> peft.Attached:
+        if self._peft is None:
+            raise UserError(Problem("no adapters are attached", path="peft", hint="add a peft section"))
+        return self._peft
+
+    def published(self) -> Iterator[tuple[str, Tensor]]:
+        """See the interface. One tensor exists at a time beside the live weights."""
+        lookup = peft.merged_lookup(self.module)
+        for key in self._ordered_keys():
+            yield key, published_tensor(self._layout[key], lookup)
+
+    def _ordered_keys(self) -> list[str]:
+        """Keys of one published shard follow each other."""
+        return list(self._layout) if self._weights is None else list(self._weights.files)
+
+    def save(self, folder: Path) -> None:
+        """See the interface. A tensor is written in its published dtype where that loses nothing, else as trained."""
+        folders.prepare_target(folder, self.source)
+        dtypes = {} if self._weights is None else self._weights.dtypes
+        lookup = peft.plain_lookup(self.module)
+        width = max(self._head.element_size(), *(d.itemsize for d in dtypes.values()), 0)
+        sizes = {
+            key: width * sum(lookup(p.parameter)[p.index].numel() for p in self._layout[key])
+            for key in self._ordered_keys()
+        }
+        stored = ((key, stored_form(tensor, dtypes.get(key))) for key, tensor in self.published())
+        write_weights(folder, stored, sizes, files=None if self._weights is None else self._weights.files)
+        if self.source is None:
+            folders.write_config(folder, self.published_config)
+        else:
+            folders.copy_files(self.source, folder, (folders.CONFIG, folders.GENERATION))
+        tokenizer = self.section.tokenizer or self.source
+        if tokenizer is not None:
+            folders.copy_files(Path(tokenizer), folder, folders.TOKENIZER_FILES)
+
+    def describe(self) -> dict[str, Any]:
+        """See the interface."""
+        parameters = list(self.module.parameters())
+        return {
+            "kind": self.facts.kind,
+            "backbone": type(self.module).__name__,
+            "attention": f"{ATTENTION} (packed segments, torch scaled_dot_product_attention)",
+            "dtype": str(self._head.dtype).removeprefix("torch."),
+            "device": str(self._device),
+            "parameters": sum(p.numel() for p in parameters),
+            "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
+            "mask_id": self.facts.mask_id,
+            "eos_ids": list(self.facts.eos_ids),
+            "pad_id": self.facts.pad_id,
+            "extra_ids": dict(self.facts.extra_ids),
+            "logits_shift": self.shift,
+        }

@@ -1,0 +1,169 @@
+"""Attention of packed rows: who attends to whom is a plan, and the library's attention modules ask it.
+
+A transformers model built with ``attn_implementation="dare"`` calls :func:`planned_attention` in every
+layer. The *attention plan* travels as a keyword argument of the model's forward
+(``attention_plan=...``), so backbones stay the library's own classes. No mask function is registered
+under that name: transformers then builds no mask at all.
+
+:class:`SegmentPlan` computes scaled dot-product attention segment by segment over one packed row [1,T]:
+segments of equal length are gathered into one batched call, nothing is computed across segments, and a
+segment's result does not depend on its neighbours. A plan with a key-value cache is another class with
+the same one method.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+ATTENTION = "dare"
+
+
+class AttentionPlan(Protocol):
+    """Decides what attends to what in one forward."""
+
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        """Attention output.
+
+        Args:
+            module: the calling attention module; ``module.layer_idx`` names the layer (for caches).
+            query: [1,heads,T,D] rotated queries of the packed row.
+            key: [1,kv_heads,T,D] rotated keys.
+            value: [1,kv_heads,T,D].
+            scaling: factor of the scores.
+
+        Returns:
+            [1,T,heads,D].
+        """
+        ...
+
+
+def planned_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    *,
+    attention_plan: AttentionPlan | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """The function behind ``attn_implementation="dare"``.
+
+    Raises:
+        ValueError: the forward was called without a plan, or with attention dropout.
+    """
+    if attention_plan is None:
+        raise ValueError("attention 'dare' needs attention_plan=..., given to the model's forward")
+    if dropout:
+        raise ValueError(f"attention dropout {dropout} is not supported: set it to 0")
+    # Families that rotate in float32 hand over wider queries and keys than values.
+    query, key = query.to(value.dtype), key.to(value.dtype)
+    return attention_plan.attend(module, query, key, value, scaling), None
+
+
+AttentionInterface.register(ATTENTION, planned_attention)
+
+
+@dataclass(frozen=True)
+class SegmentGroup:
+    """Segments of one length that are computed together.
+
+    Attributes:
+        index: [G,S] int64 places of their tokens in the packed row.
+        mask: [G,1,S,S] bool, True where a query (third axis) sees a key; None = everything.
+    """
+
+    index: Tensor
+    mask: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class SegmentPlan:
+    """Attention within segments of a packed row, without any cache.
+
+    Attributes:
+        groups: every place of the packed row stands in exactly one group.
+        length: T.
+        in_order: the one group covers the row in its own order, so that no gathering is needed.
+    """
+
+    groups: tuple[SegmentGroup, ...]
+    length: int
+    in_order: bool
+
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        """See :class:`AttentionPlan`."""
+        heads, kv_heads, width = query.shape[1], key.shape[1], query.shape[3]
+        if query.shape[2] != self.length:
+            raise ValueError(f"the plan is for {self.length} packed tokens, the forward has {query.shape[2]}")
+        if kv_heads != heads:
+            key, value = (t.repeat_interleave(heads // kv_heads, dim=1) for t in (key, value))
+        # [1,heads,T,D] -> [T,heads,D]: tokens first, so that a segment is a run of rows.
+        query, key, value = (t[0].transpose(0, 1) for t in (query, key, value))
+        if self.in_order:
+            group = self.groups[0]
+            shape = (*group.index.shape, heads, width)
+            mixed = _attend_group(*(t.reshape(shape) for t in (query, key, value)), group.mask, scaling)
+            return mixed.reshape(1, self.length, heads, width)
+        pieces = [
+            _attend_group(query[group.index], key[group.index], value[group.index], group.mask, scaling).flatten(0, 1)
+            for group in self.groups
+        ]
+        order = torch.cat([group.index.flatten() for group in self.groups])
+        restore = torch.empty_like(order)
+        restore[order] = torch.arange(self.length, device=order.device)
+        return torch.cat(pieces)[restore][None]
+
+
+def _attend_group(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+    """[G,S,heads,D] each -> [G,S,heads,D]."""
+    query, key, value = (t.transpose(1, 2) for t in (query, key, value))
+    mixed = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
+    return mixed.transpose(1, 2)
+
+
+def segment_plan(
+    lengths: Sequence[int], device: torch.device, *, block: Tensor | None = None, noisy: Tensor | None = None
+) -> SegmentPlan:
+    """Plan for consecutive segments of a packed row.
+
+    Args:
+        lengths: tokens of each segment, in packed order; zeros are skipped.
+        device: where the index tensors live.
+        block: [T] int64 block of each token; None = every token sees its whole segment. Given alone, a
+            token sees its own and earlier blocks.
+        noisy: [T] bool, for the two-copy training layout: a noisy token sees the noisy tokens of its block and
+            the clean ones of earlier blocks, a clean token the clean ones up to its block.
+            (Arriola et al., "Block Diffusion", ICLR 2025, specialised mask.)
+    """
+    starts: dict[int, list[int]] = defaultdict(list)
+    place = 0
+    for size in lengths:
+        if size:
+            starts[size].append(place)
+        place += size
+    groups = []
+    for size, begin in starts.items():
+        index = torch.tensor(begin, device=device)[:, None] + torch.arange(size, device=device)
+        groups.append(SegmentGroup(index, None if block is None else _visible(index, block, noisy)))
+    return SegmentPlan(tuple(groups), place, in_order=len(groups) == 1)
+
+
+def _visible(index: Tensor, block: Tensor, noisy: Tensor | None) -> Tensor:
+    """[G,1,S,S] bool for segments at ``index`` [G,S]."""
+    key_block, query_block = block[index][:, None, :], block[index][:, :, None]
+    if noisy is None:
+        return (key_block <= query_block)[:, None]
+    key_noisy, query_noisy = noisy[index][:, None, :], noisy[index][:, :, None]
+    clean_past = ~key_noisy & torch.where(query_noisy, key_block < query_block, key_block <= query_block)
+    return (clean_past | (key_noisy & query_noisy & (key_block == query_block)))[:, None]

@@ -1,0 +1,54 @@
+"""Random weights by address: a parameter's values depend on the run's seed, its name and the place in it.
+
+Entries are normal(0, std), by the inverse normal distribution function of addressed uniforms, so that no
+global generator is read or moved and the same spec gives the same start on any machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from dare_core.diffusion.seeds import uniforms
+from dare_core.types import Address
+
+_ROWS = 1024
+
+
+def addressed_uniform(seed: int, name: str, shape: torch.Size | tuple[int, ...]) -> Tensor:
+    """Float64 uniforms in (0, 1) for a matrix or vector called ``name``."""
+    address = Address(seed, f"weights/{name}")
+    width = math.prod(shape[1:])
+    rows = torch.arange(shape[0])
+    return torch.cat([uniforms(address, part, 0, width) for part in rows.split(_ROWS)]).reshape(shape)
+
+
+def fill_normal(parameter: Tensor, seed: int, name: str, std: float) -> None:
+    """Fill in place with addressed normal(0, std)."""
+    shape = parameter.shape
+    width = math.prod(shape[1:])
+    flat = parameter.view(shape[0], width)
+    address = Address(seed, f"weights/{name}")
+    with torch.no_grad():
+        for rows in torch.arange(shape[0]).split(_ROWS):
+            normal = math.sqrt(2.0) * torch.erfinv(2 * uniforms(address, rows, 0, width) - 1)
+            flat[rows[0] : rows[-1] + 1] = (std * normal).to(flat.dtype)
+
+
+def initialise(module: nn.Module, seed: int, std: Callable[[str], float | None]) -> None:
+    """Give every parameter its first values.
+
+    Args:
+        module: allocated, with unspecified values.
+        seed: the run's.
+        std: parameter name -> standard deviation, or None for scales of normalisation layers, which start at 1.
+    """
+    for name, parameter in module.named_parameters():
+        spread = std(name)
+        if spread is None:
+            nn.init.ones_(parameter)
+        else:
+            fill_normal(parameter, seed, name, spread)

@@ -1,0 +1,242 @@
+"""Low-rank adapters through peft: attach, switch off, save, load and merge without touching the live module.
+
+Hu et al., "LoRA", ICLR 2022; Liu et al., "DoRA", ICML 2024; Kalajdzievski, "rsLoRA", 2023. First values of
+A are uniform(-1/sqrt(in), 1/sqrt(in)) as in peft, but addressed by the run's seed; B starts at zero. The
+output head is computed apart from its module and can never be adapted.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from dare_core.backbones.fresh import addressed_uniform
+from dare_core.errors import Problem, UserError
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+    from dare_core.spec.sections import PeftSection
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+
+@dataclass(frozen=True)
+class Attached:
+    """Adapters on a module. ``model`` wraps the same module object; both stay usable."""
+
+    model: PeftModel
+
+    @contextmanager
+    def switched_off(self) -> Iterator[None]:
+        """The base alone while open."""
+        with self.model.disable_adapter():
+            yield
+
+    def save(self, folder: Path) -> None:
+        """Write adapter_config.json and adapter_model.safetensors, as peft reads them."""
+        from peft import get_peft_model_state_dict
+        from safetensors.torch import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        state = get_peft_model_state_dict(self.model, save_embedding_layers=False)
+        save_file({key: value.detach().cpu().contiguous() for key, value in state.items()}, folder / WEIGHTS)
+        config = self.model.peft_config["default"].to_dict() | {"inference_mode": True}
+        # Sets have no order of their own; sorted, the same adapter gives the same file.
+        plain = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
+        (folder / CONFIG).write_text(json.dumps(plain, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def attach(
+    module: nn.Module,
+    section: PeftSection,
+    groups: Mapping[str, Sequence[str] | str],
+    published_names: Mapping[str, str],
+    *,
+    seed: int,
+    base: str | None,
+) -> Attached:
+    """Freeze ``module`` and add adapters, or those of ``section.adapter``.
+
+    Args:
+        module: with the output head as ``lm_head``.
+        section: type, rank, scale, targets.
+        groups: the family's named target groups.
+        published_names: published module names -> the module's own.
+        seed: addresses the first values.
+        base: recorded in the adapter's files as the model it belongs to.
+
+    Raises:
+        UserError: unknown targets, the output head as a target, or adapter files that do not fit (named).
+    """
+    from peft import LoraConfig, get_peft_model
+
+    targets = _targets(module, section, groups, published_names)
+    stored = None if section.adapter is None else _read_folder(Path(section.adapter))
+    if stored is not None:
+        _check_options(Path(section.adapter or ""), stored[0], section, targets)
+    config = LoraConfig(
+        r=section.r,
+        lora_alpha=section.alpha,
+        lora_dropout=section.dropout,
+        target_modules=targets,
+        use_dora=section.kind == "dora",
+        use_rslora=section.kind == "rslora",
+        bias="none",
+        base_model_name_or_path=base,
+    )
+    training = module.training
+    # peft fills its matrices from the global generator; they are filled again below, and it is put back.
+    with torch.random.fork_rng():
+        model = get_peft_model(module, config)  # type: ignore[arg-type]
+    model.train(training)
+    attached = Attached(model)
+    if stored is None:
+        _first_values(module, seed)
+    else:
+        _load_tensors(attached, Path(section.adapter or ""), stored[1])
+    return attached
+
+
+def _targets(
+    module: nn.Module,
+    section: PeftSection,
+    groups: Mapping[str, Sequence[str] | str],
+    published_names: Mapping[str, str],
+) -> list[str] | str:
+    if isinstance(section.targets, str):
+        if section.targets not in groups:
+            raise UserError(
+                Problem(
+                    f"unknown target group {section.targets!r}; this family has {', '.join(sorted(groups))}",
+                    path="peft.targets",
+                    hint="or give a list of module names",
+                )
+            )
+        group = groups[section.targets]
+        targets: list[str] | str = group if isinstance(group, str) else list(group)
+    else:
+        targets = [published_names.get(name, name) for name in section.targets]
+    linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
+    body = [name for name in linear if name != "lm_head"]
+    if isinstance(targets, str):
+        unmatched = [] if any(re.fullmatch(targets, name) for name in body) else [targets]
+        heads = [targets] if re.fullmatch(targets, "lm_head") else []
+    else:
+        unmatched = [t for t in targets if not any(name == t or name.endswith(f".{t}") for name in linear)]
+        heads = [t for t in targets if t == "lm_head"]
+    problems = [Problem(f"{name!r} matches no linear module", path="peft.targets") for name in unmatched]
+    if problems:
+        known = sorted({name.rpartition(".")[2] for name in body} | set(published_names))
+        problems[-1] = Problem(problems[-1].message, path="peft.targets", hint=f"modules: {', '.join(known)}")
+    problems += [
+        Problem(f"{name!r} is the output head, which cannot be adapted", path="peft.targets") for name in heads
+    ]
+    if problems:
+        raise UserError(problems)
+    return targets
+
+
+def _first_values(module: nn.Module, seed: int) -> None:
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if ".lora_A." in name:
+                bound = parameter.shape[1] ** -0.5
+                parameter.copy_((2 * addressed_uniform(seed, name, parameter.shape) - 1) * bound)
+
+
+def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    from safetensors.torch import load_file
+
+    from dare_core.backbones.folders import read_json
+
+    missing = [name for name in (CONFIG, WEIGHTS) if not (folder / name).is_file()]
+    if missing:
+        raise UserError(
+            Problem(
+                f"no {' and no '.join(missing)} in the adapter folder",
+                path="peft.adapter",
+                where=str(folder),
+                hint="an adapter in peft's format has both, weights as safetensors",
+            )
+        )
+    return read_json(folder / CONFIG), load_file(folder / WEIGHTS)
+
+
+def _check_options(folder: Path, stored: Mapping[str, Any], section: PeftSection, targets: list[str] | str) -> None:
+    kind = "dora" if stored.get("use_dora") else "rslora" if stored.get("use_rslora") else "lora"
+    modules = stored.get("target_modules")
+    pairs = {
+        "kind": (kind, section.kind),
+        "r": (stored.get("r"), section.r),
+        "alpha": (stored.get("lora_alpha"), section.alpha),
+        "targets": (
+            modules if isinstance(modules, str) else sorted(modules or ()),
+            targets if isinstance(targets, str) else sorted(set(targets)),
+        ),
+    }
+    problems = [
+        Problem(f"the adapter has {there!r}, the spec says {here!r}", path=f"peft.{name}", where=str(folder))
+        for name, (there, here) in pairs.items()
+        if there != here
+    ]
+    if str(stored.get("peft_type", "LORA")).rpartition(".")[2] != "LORA":
+        problems.insert(0, Problem(f"adapter type {stored['peft_type']!r}; only LORA can be loaded", where=str(folder)))
+    if problems:
+        raise UserError(problems)
+
+
+def _load_tensors(attached: Attached, folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+
+    wanted = get_peft_model_state_dict(attached.model, save_embedding_layers=False)
+    where = str(folder / WEIGHTS)
+    problems = [Problem(f"missing tensor {key}", where=where) for key in wanted if key not in tensors]
+    problems += [Problem(f"extra tensor {key}", where=where) for key in tensors if key not in wanted]
+    problems += [
+        Problem(f"tensor {key} has shape {tuple(tensors[key].shape)}; expected {tuple(tensor.shape)}", where=where)
+        for key, tensor in wanted.items()
+        if key in tensors and tensors[key].shape != tensor.shape
+    ]
+    if problems:
+        raise UserError(problems)
+    set_peft_model_state_dict(attached.model, dict(tensors))
+
+
+def plain_lookup(module: nn.Module) -> Callable[[str], Tensor]:
+    """Parameters by their names before adapters were attached; adapters left out."""
+
+    def lookup(name: str) -> Tensor:
+        owner, _, leaf = name.rpartition(".")
+        part = module.get_submodule(owner)
+        found: Tensor = getattr(getattr(part, "base_layer", part), leaf)
+        return found
+
+    return lookup
+
+
+def merged_lookup(module: nn.Module) -> Callable[[str], Tensor]:
+    """Like :func:`plain_lookup`, with switched-on adapters merged into a copy of the one layer asked for."""
+    plain = plain_lookup(module)
+
+    def lookup(name: str) -> Tensor:
+        owner, _, leaf = name.rpartition(".")
+        part: Any = module.get_submodule(owner)
+        if leaf != "weight" or not hasattr(part, "base_layer") or part.disable_adapters:
+            return plain(name)
+        with torch.no_grad():
+            merged = copy.deepcopy(part)
+            merged.merge()
+            weight: Tensor = merged.base_layer.weight.detach()
+        return weight
+
+    return lookup
