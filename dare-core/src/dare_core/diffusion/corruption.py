@@ -1,38 +1,17 @@
 """Which positions a view hides. Pure functions of uniform numbers; nothing here draws.
 
-Masked (absorbing) diffusion hides each position independently with probability p(t) (Sahoo et al. 2024,
-arXiv:2406.07524; Nie et al. 2025, LLaDA, arXiv:2502.09992), t uniform. The negative ELBO in continuous time is
-
-    integral_0^1 w(t) E[ sum over hidden positions of -log p(token | view) ] dt,   w(t) = -alpha'(t) / (1 - alpha(t))
-
-with alpha(t) = 1 - p(t). For the linear schedule p(t) = t and w(t) = 1/t.
+Masked (absorbing) diffusion hides each position independently with probability 1 - alpha(t) (Sahoo et al. 2024,
+arXiv:2406.07524; Nie et al. 2025, LLaDA, arXiv:2502.09992), t uniform; alpha and the ELBO's weights are in
+:mod:`dare_core.diffusion.schedules`.
 """
 
 from __future__ import annotations
-
-import math
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from dare_core.errors import Problem, UserError
 from dare_core.types import AttentionLayout, Rows, Views
-
-ScheduleName = Literal["linear", "cosine"]
-
-
-def _cosine(t: Tensor) -> tuple[Tensor, Tensor]:
-    angle = math.pi / 2 * (1 - t)
-    return angle.cos(), math.pi / 2 * angle.tan()
-
-
-#: name -> function from times t to (probability p(t) of being hidden, weight w(t))
-SCHEDULES: Mapping[ScheduleName, Callable[[Tensor], tuple[Tensor, Tensor]]] = MappingProxyType(
-    {"linear": lambda t: (t, 1 / t), "cosine": _cosine}
-)
 
 
 def times(uniform: Tensor, low: float, high: float = 1.0) -> Tensor:

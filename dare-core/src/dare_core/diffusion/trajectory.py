@@ -24,9 +24,13 @@ def state_before(tokens: Tensor, commit_step: Tensor, response: Tensor, step: Te
     Returns:
         [B,L] int64: response tokens committed at or after ``step``, and never committed ones, are masked.
     """
-    steps = torch.as_tensor(step, device=tokens.device).expand(len(tokens))[:, None]
-    hidden = response & ((commit_step < 0) | (commit_step >= steps))
-    return tokens.masked_fill(hidden, mask_id)
+    return tokens.masked_fill(hidden_before(commit_step, response, step), mask_id)
+
+
+def hidden_before(commit_step: Tensor, response: Tensor, step: Tensor | int) -> Tensor:
+    """[B,L] bool response positions that forward ``step`` ([B] or one for all) saw as masks."""
+    steps = torch.as_tensor(step, device=commit_step.device).expand(len(commit_step))[:, None]
+    return response & ((commit_step < 0) | (commit_step >= steps))
 
 
 def states(tokens: Tensor, commit_step: Tensor, response: Tensor, mask_id: int) -> Tensor:

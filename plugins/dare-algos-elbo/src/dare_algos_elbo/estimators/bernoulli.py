@@ -1,7 +1,7 @@
 """Bernoulli estimate of the ELBO (Sahoo et al. 2024, arXiv:2406.07524; LLaDA, arXiv:2502.09992, eq. 3-5).
 
-One time t per row and draw, each response token hidden with probability p(t), its log-probability weighted by
-w(t) = -alpha'(t) / (1 - alpha(t)), alpha = 1 - p (1/t for the linear schedule)::
+One time t per row and draw, each response token hidden with probability 1 - alpha(t), its log-probability weighted
+by w(t) = -alpha'(t) / (1 - alpha(t)) (t and 1/t for the linear schedule)::
 
     B(y) = mean over draws of  w(t) sum_{i hidden} log p(y_i | view),   t = low + (high - low) u
 
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from dare_algos_elbo.config import BernoulliSection
-from dare_core.diffusion.corruption import SCHEDULES, bernoulli_mask, build_views, times
+from dare_core.diffusion.corruption import bernoulli_mask, build_views, times
+from dare_core.diffusion.schedules import alpha, elbo_weight
 from dare_core.diffusion.seeds import uniforms
 from dare_core.interfaces import LikelihoodEstimator, PlanContext
 from dare_core.types import Estimate, Rows, Scores, Views
@@ -39,15 +40,15 @@ class Bernoulli(LikelihoodEstimator):
         draws, device = self.config.draws, rows.tokens.device
         row = torch.arange(len(rows), device=device).repeat_interleave(draws)
         time = times(time_uniform, self.config.time_low, self.config.time_high)
-        probability, weight = SCHEDULES[self.config.schedule](time)
+        weight = elbo_weight(self.config.schedule, time) if self.config.weight == "elbo" else torch.ones_like(time)
         return build_views(
             rows,
-            bernoulli_mask(token_uniform, probability[:, None], rows.response[row]),
+            bernoulli_mask(token_uniform, 1 - alpha(self.config.schedule, time)[:, None], rows.response[row]),
             mask_id=context.facts.mask_id,
             layout=context.layout,
             row=row,
             draw=torch.arange(draws, device=device).repeat(len(rows)),
-            weight=(weight if self.config.weight == "elbo" else torch.ones_like(weight))[:, None],
+            weight=weight[:, None],
         )
 
     def reduce(self, views: Views, scores: Scores, rows: Rows) -> Estimate:

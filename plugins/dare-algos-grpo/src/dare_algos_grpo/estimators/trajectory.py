@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dare_algos_grpo.config import TrajectorySection
 from dare_core.diffusion.corruption import build_views
+from dare_core.diffusion.trajectory import hidden_before
 from dare_core.errors import Problem, UserError
 from dare_core.interfaces import LikelihoodEstimator, PlanContext
 from dare_core.types import Estimate, Rollout, Rows, Scores, Views
@@ -63,7 +64,7 @@ class Trajectory(LikelihoodEstimator):
         of_view = step[row]
         return build_views(
             rows,
-            rows.response[row] & ((of_view >= draw[:, None]) | (of_view < 0)),
+            hidden_before(of_view, rows.response[row], draw),
             mask_id=context.facts.mask_id,
             layout=context.layout,
             row=row,
