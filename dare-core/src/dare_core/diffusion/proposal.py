@@ -139,8 +139,10 @@ def proposer(
     never = [] if facts.mask_id is None else [facts.mask_id]
     if facts.head_rows_unused is not None:
         never += range(facts.head_rows_unused, facts.vocab_size)
-    ends = list(facts.eos_ids)
-    unsure = [*ends, *([facts.extra_ids["eot"]] if "eot" in facts.extra_ids else [])]
+    turn = [facts.extra_ids["eot"]] if "eot" in facts.extra_ids else []
+    # LLaDA's logit suppression leaves the end of a turn alone; its confidence suppression holds back both.
+    ends = [token for token in facts.eos_ids if token not in turn] or list(facts.eos_ids)
+    unsure = [*facts.eos_ids, *turn]
     return Proposer(
         settings=settings,
         rule=rule,

@@ -14,9 +14,9 @@ class EosRule(StrEnum):
     FILL = "fill"
     """Decode every position; masked models fill the tail with EOS."""
     STOP = "stop"
-    """Decode no block after the one that holds an EOS."""
+    """Decode no block after the one that holds an EOS or end of turn."""
     SUPPRESS = "suppress"
-    """EOS logits are -inf before sampling: no EOS appears."""
+    """EOS logits are -inf before sampling: no EOS appears. A separate end-of-turn token may."""
     SUPPRESS_CONFIDENCE = "suppress-confidence"
     """EOS (and end-of-turn) may be chosen but commit last: their confidence is -inf."""
 
