@@ -22,6 +22,7 @@ from dare_core.backbones.head import project, target_logp
 from dare_core.backbones.packing import Packed, pack_noisy_clean, pack_rows
 from dare_core.backbones.text import MissingCodec
 from dare_core.backbones.weights import (
+    MAX_SHARD_BYTES,
     PublishedWeights,
     WeightLayout,
     check_layout,
@@ -49,10 +50,12 @@ class TransformerAdapter(ModelAdapter):
         shift: 0 = the state at a position predicts its own token; 1 = it predicts the next one.
         lora_names: published names of adapted modules -> names in the module, for ``peft.targets``.
         head_chunk: rows of the output head computed together; None = by memory.
+        max_shard_bytes: limit of one saved weight file.
         published_config: config.json as parsed, or the section's.
         source: folder the model was read from, or None.
     """
 
+    module: Any
     shift: ClassVar[int] = 0
     lora_names: ClassVar[Mapping[str, str]] = {}
 
@@ -70,6 +73,7 @@ class TransformerAdapter(ModelAdapter):
         self.published_config = published_config
         self.source = None if section.path is None else Path(section.path)
         self.head_chunk: int | None = None
+        self.max_shard_bytes = MAX_SHARD_BYTES
         self._weights = weights
         self._layout = self.weight_layout(published_config)
         self._seed = seed
@@ -115,7 +119,7 @@ class TransformerAdapter(ModelAdapter):
         weights = None if section.path is None else inspect_weights(Path(section.path))
         text = cls._text_or_missing(section, facts)
         with torch.device("meta"):
-            module = cls.build_module(published).to(dtype)
+            module: Any = cls.build_module(published).to(dtype)
         if weights is not None:
             check_layout(weights, cls.weight_layout(published), module)
         module.to_empty(device=device)
@@ -194,7 +198,7 @@ class TransformerAdapter(ModelAdapter):
         """[M,H] hidden states at the packed row's places to read."""
         if not len(packed.read):
             return self._head.new_zeros((0, self._head.shape[1]))
-        states = self.module.model(
+        states: Tensor = self.module.model(
             input_ids=packed.tokens[None],
             position_ids=packed.positions[None],
             use_cache=False,
@@ -258,7 +262,13 @@ class TransformerAdapter(ModelAdapter):
             for key in self._ordered_keys()
         }
         stored = ((key, stored_form(tensor, dtypes.get(key))) for key, tensor in self.published())
-        write_weights(folder, stored, sizes, files=None if self._weights is None else self._weights.files)
+        write_weights(
+            folder,
+            stored,
+            sizes,
+            files=None if self._weights is None else self._weights.files,
+            max_shard_bytes=self.max_shard_bytes,
+        )
         if self.source is None:
             folders.write_config(folder, self.published_config)
         else:

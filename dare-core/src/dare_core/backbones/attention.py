@@ -113,7 +113,7 @@ class SegmentPlan:
         if self.in_order:
             group = self.groups[0]
             shape = (*group.index.shape, heads, width)
-            mixed = _attend_group(*(t.reshape(shape) for t in (query, key, value)), group.mask, scaling)
+            mixed = _attend_group(query.reshape(shape), key.reshape(shape), value.reshape(shape), group.mask, scaling)
             return mixed.reshape(1, self.length, heads, width)
         pieces = [
             _attend_group(query[group.index], key[group.index], value[group.index], group.mask, scaling).flatten(0, 1)

@@ -60,6 +60,8 @@ def prepare_target(folder: Path, source: Path | None) -> None:
 
 def copy_files(source: Path, target: Path, names: tuple[str, ...]) -> None:
     """Copy those of ``names`` that ``source`` has, byte for byte."""
+    if source.resolve() == target.resolve():
+        return
     for name in names:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)

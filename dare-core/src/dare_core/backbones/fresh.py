@@ -7,7 +7,7 @@ global generator is read or moved and the same spec gives the same start on any 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,7 @@ def addressed_uniform(seed: int, name: str, shape: torch.Size | tuple[int, ...])
     """Float64 uniforms in (0, 1) for a matrix or vector called ``name``."""
     address = Address(seed, f"weights/{name}")
     width = math.prod(shape[1:])
-    rows = torch.arange(shape[0])
-    return torch.cat([uniforms(address, part, 0, width) for part in rows.split(_ROWS)]).reshape(shape)
+    return torch.cat([uniforms(address, rows, 0, width) for rows in _row_chunks(shape[0])]).reshape(shape)
 
 
 def fill_normal(parameter: Tensor, seed: int, name: str, std: float) -> None:
@@ -33,9 +32,13 @@ def fill_normal(parameter: Tensor, seed: int, name: str, std: float) -> None:
     flat = parameter.view(shape[0], width)
     address = Address(seed, f"weights/{name}")
     with torch.no_grad():
-        for rows in torch.arange(shape[0]).split(_ROWS):
+        for rows in _row_chunks(shape[0]):
             normal = math.sqrt(2.0) * torch.erfinv(2 * uniforms(address, rows, 0, width) - 1)
             flat[rows[0] : rows[-1] + 1] = (std * normal).to(flat.dtype)
+
+
+def _row_chunks(count: int) -> Iterator[Tensor]:
+    return (torch.arange(start, min(start + _ROWS, count)) for start in range(0, count, _ROWS))
 
 
 def initialise(module: nn.Module, seed: int, std: Callable[[str], float | None]) -> None:

@@ -55,7 +55,7 @@ def target_logp(
         [M] log-probabilities (nats) and [M] entropies (nats) or None; differentiable once in ``hidden`` and
         ``weight``.
     """
-    logp, spread = _TargetLogp.apply(
+    logp, spread = _TargetLogp.apply(  # type: ignore[no-untyped-call]
         hidden, weight, targets, temperature, entropy, rows_per_chunk(weight.shape[0], chunk)
     )
     return logp, spread if entropy else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,12 +93,13 @@ def attach(
         use_dora=section.kind == "dora",
         use_rslora=section.kind == "rslora",
         bias="none",
-        base_model_name_or_path=base,
     )
     training = module.training
     # peft fills its matrices from the global generator; they are filled again below, and it is put back.
-    with torch.random.fork_rng():
-        model = get_peft_model(module, config)  # type: ignore[arg-type]
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        model = get_peft_model(module, config)
+    config.base_model_name_or_path = base
     model.train(training)
     attached = Attached(model)
     if stored is None:

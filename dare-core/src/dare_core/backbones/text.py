@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from jinja2.exceptions import TemplateError
 
@@ -43,7 +43,9 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
     named = {name: _token_text(settings[name]) for name in _NAMED_TOKENS if settings.get(name)}
     try:
-        tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / TOKENIZER), **named)
+        tokenizer: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+            tokenizer_file=str(folder / TOKENIZER), **named
+        )
     except Exception as error:  # the tokenizers library raises bare Exception for a malformed file
         raise UserError(Problem(f"not a readable tokenizer ({error})", where=str(folder / TOKENIZER))) from error
     template = settings.get("chat_template")
@@ -52,7 +54,7 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     if (folder / TEMPLATE).is_file():
         template = (folder / TEMPLATE).read_text(encoding="utf-8")
     tokenizer.chat_template = template
-    return tokenizer
+    return cast("PreTrainedTokenizerFast", tokenizer)
 
 
 def _token_text(entry: str | Mapping[str, Any]) -> str:
@@ -86,7 +88,8 @@ class TokenizerCodec(TextCodec):
         self._template = tokenizer.chat_template or template
         self._options = dict(options or {})
         named = {facts.mask_id, facts.pad_id, end_id, *facts.eos_ids, *facts.extra_ids.values()}
-        self._textless = {*named, *tokenizer.all_special_ids, *_special_ids(tokenizer)}
+        textless = {*named, *tokenizer.all_special_ids, *_special_ids(tokenizer)}
+        self._with_text = frozenset(tokenizer.get_vocab().values()) - textless
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """See the interface.
@@ -108,9 +111,8 @@ class TokenizerCodec(TextCodec):
 
     def decode(self, tokens: Sequence[int]) -> str:
         """See the interface. Ids beyond the tokenizer have no text either."""
-        shown = [token for token in tokens if token not in self._textless and token < len(self.tokenizer)]
-        text: str = self.tokenizer.decode(shown, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return text
+        shown = [token for token in tokens if token in self._with_text]
+        return str(self.tokenizer.decode(shown, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def render(self, messages: Sequence[Message]) -> str:
         """See the interface."""

@@ -54,24 +54,25 @@ class LladaAdapter(TransformerAdapter):
     @classmethod
     def build_module(cls, published: Mapping[str, Any]) -> nn.Module:
         """See the base class."""
-        config = LlamaConfig(
-            vocab_size=vocabulary_rows(published),
-            hidden_size=published["d_model"],
-            intermediate_size=weights.feed_forward_width(published),
-            num_hidden_layers=published["n_layers"],
-            num_attention_heads=published["n_heads"],
-            num_key_value_heads=weights.kv_heads(published),
-            hidden_act="silu",
-            rms_norm_eps=published.get("rms_norm_eps", 1e-5),
-            rope_parameters={"rope_type": "default", "rope_theta": float(published.get("rope_theta", 10000.0))},
-            max_position_embeddings=published.get("max_sequence_length", 1024),
-            tie_word_embeddings=weights.tied(published),
-            use_cache=False,
-            bos_token_id=None,
-            eos_token_id=None,
-            pad_token_id=None,
-            attn_implementation=ATTENTION,
-        )
+        settings: dict[str, Any] = {
+            "vocab_size": vocabulary_rows(published),
+            "hidden_size": published["d_model"],
+            "intermediate_size": weights.feed_forward_width(published),
+            "num_hidden_layers": published["n_layers"],
+            "num_attention_heads": published["n_heads"],
+            "num_key_value_heads": weights.kv_heads(published),
+            "hidden_act": "silu",
+            "rms_norm_eps": published.get("rms_norm_eps", 1e-5),
+            "rope_parameters": {"rope_type": "default", "rope_theta": float(published.get("rope_theta", 10000.0))},
+            "max_position_embeddings": published.get("max_sequence_length", 1024),
+            "tie_word_embeddings": weights.tied(published),
+            "use_cache": False,
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "pad_token_id": None,
+            "attn_implementation": ATTENTION,
+        }
+        config = LlamaConfig(**settings)
         module = LlamaForCausalLM(config)
         if published.get("rope_full_precision", True):
             module.model.rotary_emb = FullPrecisionRotary(config)
@@ -80,7 +81,7 @@ class LladaAdapter(TransformerAdapter):
         return module
 
     @classmethod
-    def restore_buffers(cls, module: nn.Module, device: torch.device) -> None:
+    def restore_buffers(cls, module: Any, device: torch.device) -> None:
         """Build the rotary module again: its frequencies are computed, and stay in float32."""
         rotary = module.model.rotary_emb
         module.model.rotary_emb = type(rotary)(rotary.config).to(device)

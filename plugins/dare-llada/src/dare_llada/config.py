@@ -45,7 +45,7 @@ class LladaSection(ModelSection):
     """A LLaDA checkpoint, or a fresh model of its architecture."""
 
     eot_id: int | None = Field(
-        None, ge=0, description="End-of-turn id, which ends answers; default 126348 where the vocabulary holds it."
+        None, ge=0, description="End-of-turn id, which ends answers; default: config key `eot_token_id`, else 126348."
     )
 
     def facts(self, published: Mapping[str, Any]) -> ModelFacts:
@@ -61,7 +61,7 @@ class LladaSection(ModelSection):
         check_architecture(published)
         rows = vocabulary_rows(published)
         eos = _id(None, published, "eos_token_id", END_OF_TEXT, rows)
-        eot = self.eot_id if self.eot_id is not None else (END_OF_TURN if rows > END_OF_TURN else None)
+        eot = _id(self.eot_id, published, "eot_token_id", END_OF_TURN, rows)
         mask = _id(self.mask_id, published, "mask_token_id", MASK, rows)
         if mask is None:
             raise ValueError("config has no 'mask_token_id'; give 'mask_id' in the model section")

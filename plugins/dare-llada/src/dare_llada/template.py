@@ -7,11 +7,12 @@ also after an assistant turn: prompts want that, and complete conversations are 
 
 from __future__ import annotations
 
+# Line breaks stand in expressions: Jinja drops one that ends the template.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if loop.first %}<|startoftext|>{% endif %}"
-    "<|start_header_id|>{{ message['role'] }}<|end_header_id|>\n\n"
+    "<|start_header_id|>{{ message['role'] }}<|end_header_id|>{{ '\n\n' }}"
     "{{ message['content'] | trim }}<|eot_id|>"
     "{% endfor %}"
-    "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    "<|start_header_id|>assistant<|end_header_id|>{{ '\n\n' }}"
 )
