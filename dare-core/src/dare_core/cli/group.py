@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from dare_core.cli.context import catalog
-from dare_core.cli.failures import tell
+from dare_core.cli.failures import report_faulty, tell
 from dare_core.cli.table import COMMANDS
 from dare_core.components import Slot
 from dare_core.errors import DareError, Problem, UserError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _RAW = "dare.arguments"
 #: set in a context's meta: strict mode found a faulty plugin, the command lists it, and the exit code is 1
-FAULTY = "dare.faulty"
+_FAULTY = "dare.faulty"
 
 
 class LazyGroup(TyperGroup):
@@ -38,11 +38,12 @@ class LazyGroup(TyperGroup):
         """
         if cmd_name in COMMANDS:
             return _core_command(cmd_name)
-        names = self.list_commands(ctx)
-        known = {item.component.kind for item in catalog().components(Slot.COMMAND)}
-        near = get_close_matches(cmd_name, names, n=2)
-        if near and cmd_name not in known:
-            raise UserError(Problem(f"unknown command '{cmd_name}'", hint=f"did you mean '{' or '.join(near)}'?"))
+        offered = catalog().components(Slot.COMMAND)
+        if not any(cmd_name in (item.component.kind, item.qualified) for item in offered):
+            near = get_close_matches(cmd_name, self.list_commands(ctx), n=2)
+            if near:
+                names = " or ".join(f"'{name}'" for name in near)
+                raise UserError(Problem(f"unknown command '{cmd_name}'", hint=f"did you mean {names}?"))
         return _plugin_command(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -55,6 +56,14 @@ class LazyGroup(TyperGroup):
         ctx.meta[_RAW] = list(args)
         return super().parse_args(ctx, args)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """In strict mode, refuse before the command's module is imported; ``plugins`` may list what is wrong."""
+        if ctx.params.get("strict") and report_faulty(catalog().reports):
+            if args[0] != "plugins":
+                raise typer.Exit(1)
+            ctx.meta[_FAULTY] = True
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for. Its integer result is the exit code."""
         try:
@@ -66,7 +75,7 @@ class LazyGroup(TyperGroup):
                 raise
             result = self._tell(ctx, error)
         code = result if isinstance(result, int) else 0
-        if code or ctx.meta.get(FAULTY):
+        if code or ctx.meta.get(_FAULTY):
             raise typer.Exit(code or 1)
         return result
 

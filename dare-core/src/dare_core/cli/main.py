@@ -9,9 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dare_core.cli.context import catalog
-from dare_core.cli.failures import report_faulty
-from dare_core.cli.group import FAULTY, LazyGroup
+from dare_core.cli.group import LazyGroup
 from dare_core.plugins.discovery import DISABLE_VARIABLE, THIRD_PARTY_VARIABLE
 
 
@@ -60,7 +58,6 @@ def _only_official(wanted: bool) -> bool:
 
 @_app.callback(no_args_is_help=True)
 def _options(
-    context: typer.Context,
     disable_plugin: Annotated[
         list[str],
         typer.Option(
@@ -78,7 +75,3 @@ def _options(
     ] = False,
 ) -> None:
     """Post-train and evaluate diffusion language models, composed from plugins."""
-    if strict and report_faulty(catalog().reports):
-        if context.invoked_subcommand != "plugins":
-            raise typer.Exit(1)
-        context.meta[FAULTY] = True

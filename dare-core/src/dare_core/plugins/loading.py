@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, requires, version
 import pluggy
 
 from dare_core import builtin, hookspecs
-from dare_core.components import Component, Slot
+from dare_core.components import Slot
 from dare_core.hookspecs import DECLARATIONS, ENTRY_POINT_GROUP
 from dare_core.official import is_official
 from dare_core.plugins.checks import check_components, check_hooks
@@ -136,7 +136,8 @@ def _collect(candidate: Candidate, plugins: tuple[object, ...], declared: list[R
     manager.check_pending()
     seen: set[tuple[Slot, str]] = set()
     for hook, slot in DECLARATIONS.items():
-        for component in check_components(hook, slot, _call(manager, hook), seen):
+        returned, failure = _call(manager, hook)
+        for component in check_components(hook, slot, returned, seen):
             missing = missing_imports(component.requires, candidate.name, candidate.requires)
             declared.append(
                 Registered(
@@ -147,26 +148,26 @@ def _collect(candidate: Candidate, plugins: tuple[object, ...], declared: list[R
                     missing=missing,
                 )
             )
+        if failure:
+            raise failure
 
 
-def _call(manager: pluggy.PluginManager, hook: str) -> Iterator[Component]:
-    """Call one declaration hook of one distribution.
-
-    Raises:
-        Rejected: the hook raised, or returned something that cannot be iterated.
-    """
+def _call(manager: pluggy.PluginManager, hook: str) -> tuple[list[object], Rejected | None]:
+    """Call one declaration hook of one distribution: what it returned, and how it failed if it did."""
     caller = getattr(manager.hook, hook)
+    returned: list[object] = []
     try:
         with contextlib.redirect_stdout(sys.stderr):
             results = caller()
-        if len(results) < len(caller.get_hookimpls()):
-            raise TypeError("returned None instead of components")
-        for result in results:
-            yield from result
+            if len(results) < len(caller.get_hookimpls()):
+                raise TypeError("returned None instead of components")
+            for result in results:
+                returned.extend(result)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise Rejected(PluginStatus.INVALID, f"hook {hook} raised {one_line(error)}") from error
+        return returned, Rejected(PluginStatus.INVALID, f"hook {hook} raised {one_line(error)}")
+    return returned, None
 
 
 def _accepted(candidate: Candidate, declared: list[Registered]) -> PluginReport:
