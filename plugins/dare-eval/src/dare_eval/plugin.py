@@ -1,0 +1,39 @@
+"""What this distribution declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dare_core.api import Component, hookimpl
+
+
+@hookimpl
+def dare_rewards() -> Iterable[Component]:
+    """Verifiers of tasks."""
+    return [
+        Component(
+            kind="gsm8k",
+            target="dare_eval.gsm8k:Gsm8kReward",
+            config="dare_eval.config:Gsm8kSection",
+            summary="word problems with a number as the answer",
+        ),
+        Component(
+            kind="math",
+            target="dare_eval.math_reward:MathReward",
+            config="dare_eval.config:MathSection",
+            summary="mathematical equality, in worker processes with a time limit",
+            requires=("math_verify", "sympy"),
+        ),
+        Component(
+            kind="countdown",
+            target="dare_eval.countdown:CountdownReward",
+            config="dare_eval.config:CountdownSection",
+            summary="an expression over given numbers that reaches a target",
+        ),
+        Component(
+            kind="sudoku",
+            target="dare_eval.sudoku:SudokuReward",
+            config="dare_eval.config:SudokuSection",
+            summary="4x4 Sudoku grids",
+        ),
+    ]
