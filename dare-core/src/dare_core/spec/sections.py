@@ -32,6 +32,9 @@ class RunSection(SectionConfig):
         default_factory=dict,
         description="Stop when a metric falls below its bound (collapse), e.g. {eval/reward: 0.05}.",
     )
+    max_error_share: Share = Field(
+        0.2, description="Stop when the reward itself failed (status `error`) on more than this share of a step's rows."
+    )
     save_samples: bool = Field(True, description="Keep prompts, responses and verdicts of every step in samples/.")
 
 
