@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -96,22 +96,19 @@ class Scores:
 
     def detached(self) -> Scores:
         """The same numbers without gradient."""
-        return Scores(**{name: None if t is None else t.detach() for name, t in self._tensors()})
+        return self._map(lambda score: score.detach())
 
     def leaves(self) -> Scores:
         """Copies that collect gradients: the small tensors on which a loss is taken in a two-pass update."""
-        return Scores(
-            **{name: None if t is None else t.detach().clone().requires_grad_() for name, t in self._tensors()}
-        )
+        return self._map(lambda score: score.detach().clone().requires_grad_())
 
     def gradients(self) -> Scores:
         """D loss / d score after a backward through :meth:`leaves`; zero for a score that the loss did not use."""
-        return Scores(
-            **{
-                name: None if t is None else (t.grad if t.grad is not None else t.detach() * 0)
-                for name, t in self._tensors()
-            }
-        )
+        return self._map(lambda score: score.grad if score.grad is not None else score.detach() * 0)
 
-    def _tensors(self) -> Iterable[tuple[str, Tensor | None]]:
-        return ((f.name, getattr(self, f.name)) for f in fields(self))
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Scores:
+        return Scores(
+            logp=change(self.logp),
+            entropy=None if self.entropy is None else change(self.entropy),
+            value=None if self.value is None else change(self.value),
+        )
