@@ -17,6 +17,7 @@ from dare_core.api import SectionConfig
 from dare_core.catalog import Catalog, Registered
 from dare_core.components import Slot
 from dare_core.errors import PluginError, Problem, UserError
+from dare_core.spec.draft import Used
 from dare_core.spec.layers import own_layers
 from dare_core.spec.merge import merged_section, of_kind, spelled_out
 from dare_core.spec.nodes import Node, described
@@ -38,12 +39,14 @@ class OptionReader:
         elsewhere: key -> sections that have it, to explain misplaced keys.
         problems: everything found so far.
         filled: path -> the options of a nested component with its presets and wishes filled in.
+        used: every component found, whether or not its options are valid.
     """
 
     catalog: Catalog
     elsewhere: Mapping[str, Sequence[str]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     filled: dict[str, Node] = field(default_factory=dict)
+    used: list[Used] = field(default_factory=list)
 
     def config_class(self, registered: Registered, path: str, where: str | None) -> type[SectionConfig] | None:
         """The component's config class; a plugin that breaks its contract is a problem of this section."""
@@ -112,12 +115,12 @@ class OptionReader:
             self.problems += [problem for problem in found if problem.path not in failed]
         return config if len(self.problems) == before else None
 
-    def choice(self, registered: Registered, kind: Node, node: Node, path: str) -> Choice | None:
+    def choice(self, slot: Slot, registered: Registered, kind: Node, node: Node, path: str) -> Choice | None:
         """A component with its validated options, or None where there were problems."""
         model = self.config_class(registered, path, node.where)
-        if model is None:
-            return None
-        config = self.read(node, model, path, str(kind.value))
+        config = self.read(node, model, path, str(kind.value)) if model is not None else None
+        place = section_place(kind, node)
+        self.used.append(Used(path=path, slot=slot, registered=registered, where=place, config=config))
         if config is None:
             return None
         return Choice(
@@ -151,7 +154,7 @@ class OptionReader:
             node = merged_section(str(slot), node, Node(of_kind(str(slot), layer, kind), layer.origin))
         node = merged_section(str(slot), node, written_options)
         self.filled[path] = node
-        return self.choice(registered, kind, node, path)
+        return self.choice(slot, registered, kind, node, path)
 
     def _filled_in(
         self, node: Node, model: type[BaseModel], path: str, ready: dict[str, Choice], failed: set[str]

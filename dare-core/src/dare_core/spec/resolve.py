@@ -7,6 +7,7 @@ section by its owner, check sections against each other.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from dare_core.api import SectionConfig
 from dare_core.catalog import Catalog
 from dare_core.components import Slot
 from dare_core.errors import Problem, UserError
-from dare_core.spec.checks import check_plan
+from dare_core.spec.checks import check_draft
+from dare_core.spec.draft import Draft
 from dare_core.spec.dump import origins_of, resolved_data
 from dare_core.spec.layers import SINGLE_SLOTS
 from dare_core.spec.merge import merged, with_kinds_spelled_out, with_sets
@@ -85,38 +87,52 @@ def _resolve(user: Node, catalog: Catalog, files: Sequence[str], problems: list[
     user = Node({name: _without_null_kind(node) for name, node in user.entries.items()}, user.origin)
     selection = select(user, catalog, SECTIONS)
     reader = OptionReader(catalog, _keys_elsewhere(selection), problems)
+    draft = _draft(selection, user, reader)
+    facts, found = check_draft(draft, catalog)
+    problems += found
+    if problems or draft.run is None or draft.optim is None:
+        raise UserError(in_file_order(problems, files))
+    plan = RunPlan(
+        run=draft.run,
+        optim=draft.optim,
+        peft=draft.peft,
+        choices=draft.choices,
+        evals=draft.evals,
+        trackers=draft.trackers,
+        facts=facts,
+    )
+    plan = replace(plan, resolved=resolved_data(plan))
+    plan = replace(plan, origins=origins_of(plan.resolved, selection, reader.filled))
+    problems += [_placed(problem, draft) for problem in catalog.check_run(plan)]
+    if problems:
+        raise UserError(in_file_order(problems, files))
+    return plan
+
+
+def _draft(selection: Selection, user: Node, reader: OptionReader) -> Draft:
+    """Every section validated by its owner, as far as it can be; problems are left with the reader."""
     report_components(selection, user, reader)
-    core = {name: _core_section(name, selection.root, user, reader) for name in CORE_SECTIONS}
+    run, optim, peft = (_core_section(name, selection.root, user, reader) for name in CORE_SECTIONS)
     evals = _items(Slot.EVALUATOR, user, reader)
     trackers = _items(Slot.TRACKER, user, reader)
     choices = _choices(selection, user, bool(_listed(Slot.EVALUATOR, user)), reader)
-    run, optim, peft = core["run"], core["optim"], core["peft"]
-    if reader.problems or not isinstance(run, RunSection) or not isinstance(optim, OptimSection):
-        raise UserError(in_file_order(reader.problems, files))
-    plan = RunPlan(
-        run=run,
-        optim=optim,
+    return Draft(
+        root=selection.root,
+        used=tuple(reader.used),
+        choices=choices,
+        run=run if isinstance(run, RunSection) else None,
+        optim=optim if isinstance(optim, OptimSection) else None,
         peft=peft if isinstance(peft, PeftSection) else None,
-        choices=choices,
         evals=evals,
         trackers=trackers,
     )
-    facts, found = check_plan(plan, selection.root, catalog)
-    if found:
-        raise UserError(in_file_order(found, files))
-    resolved = resolved_data(plan)
-    origins = origins_of(resolved, selection, reader.filled)
-    return RunPlan(
-        run=run,
-        optim=optim,
-        peft=plan.peft,
-        choices=choices,
-        evals=evals,
-        trackers=trackers,
-        facts=facts,
-        resolved=resolved,
-        origins=origins,
-    )
+
+
+def _placed(problem: Problem, draft: Draft) -> Problem:
+    """A plugin's problem, at the place of the path it names."""
+    if problem.where is not None or problem.path is None:
+        return problem
+    return replace(problem, where=draft.place(problem.path))
 
 
 def _check_top_level(user: Node) -> list[Problem]:
@@ -188,7 +204,7 @@ def _choices(selection: Selection, user: Node, evaluates: bool, reader: OptionRe
             if not (slot is Slot.LIKELIHOOD and absent and Slot.ALGORITHM not in selection.picked):
                 reader.problems.append(missing_kind(slot, node, user, reader.catalog))
         elif registered is not None:
-            choice = reader.choice(registered, kind, node, name)
+            choice = reader.choice(slot, registered, kind, node, name)
             if choice is not None:
                 choices[slot] = choice
     return choices

@@ -1,0 +1,62 @@
+"""Whether the files and folders that a spec names are there. Paths are relative to the working directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from dare_core.components import Slot
+from dare_core.errors import Problem
+from dare_core.spec.draft import Draft
+from dare_core.spec.sections import DataSection, ModelSection
+from dare_core.spec.selection import read_config
+
+#: what tokenizers of published folders consist of, at least one of them
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "tokenizer.model")
+
+
+def files_missing(draft: Draft) -> Iterator[Problem]:
+    """Missing model, tokenizer, adapter and data files."""
+    model = draft.choices.get(Slot.MODEL)
+    if model is not None and isinstance(model.config, ModelSection):
+        yield from _model_files(model.config, draft)
+    if draft.peft is not None and draft.peft.adapter is not None:
+        reason = _folder_with(draft.peft.adapter, ("adapter_config.json",))
+        if reason:
+            yield Problem(reason, "peft.adapter", draft.place("peft.adapter"))
+    for path, config in draft.configs(Slot.DATA):
+        if isinstance(config, DataSection) and not _exists(config.path):
+            message = f"no such file or folder: {Path(config.path).absolute()}"
+            yield Problem(message, f"{path}.path", draft.place(f"{path}.path"))
+
+
+def _model_files(config: ModelSection, draft: Draft) -> Iterator[Problem]:
+    place = draft.place("model.path")
+    if config.path is not None:
+        _, reason = read_config(Path(config.path))
+        if reason is None and not any(Path(config.path).glob("*.safetensors")):
+            reason = f"{config.path} has no weights: no *.safetensors file"
+        if reason is not None:
+            yield Problem(reason, "model.path", place, "name a folder with config.json and safetensors weights")
+        elif config.tokenizer is None and (reason := _folder_with(config.path, _TOKENIZER_FILES)):
+            yield Problem(reason, "model.path", place, "name a tokenizer folder by 'model.tokenizer'")
+    if config.tokenizer is not None:
+        reason = _folder_with(config.tokenizer, _TOKENIZER_FILES)
+        if reason:
+            yield Problem(reason, "model.tokenizer", draft.place("model.tokenizer"))
+
+
+def _folder_with(folder: str, names: tuple[str, ...]) -> str | None:
+    """Why ``folder`` is not a folder that has one of ``names``."""
+    if not _exists(folder) or not Path(folder).is_dir():
+        return f"no such folder: {Path(folder).absolute()}"
+    if not any((Path(folder) / name).is_file() for name in names):
+        return f"{folder} has none of {', '.join(names)}"
+    return None
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
