@@ -1,0 +1,339 @@
+"""d1, Coupled-GRPO and CJ-GRPO on toys: what must hold whatever the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from tests.executor.toy_training import gradients, toy_engine, toy_rows
+from tests.made_inputs import loss_inputs, rollout_of, verdicts_of
+from torch import Tensor
+
+from dare_algos_grpo import plugin
+from dare_algos_grpo.cj_grpo import CjGrpo
+from dare_algos_grpo.config import (
+    CjGrpoSection,
+    CoupledGrpoSection,
+    CoupledSection,
+    D1Section,
+    OneStepSection,
+    TrajectorySection,
+)
+from dare_algos_grpo.coupled_grpo import CoupledGrpo
+from dare_algos_grpo.d1 import D1
+from dare_algos_grpo.estimators.coupled import Coupled
+from dare_algos_grpo.estimators.one_step import OneStep
+from dare_algos_grpo.estimators.trajectory import Trajectory
+from dare_core.interfaces import Algorithm, LikelihoodEstimator, Objective, PlanContext
+from dare_core.loops.update import update
+from dare_core.rollout.config import NativeSection
+from dare_core.spec.sections import OptimSection, PeftSection
+from dare_core.testing.toy_models import ToyMasked
+from dare_core.types import Address, LossInputs, LossOutput, Progress, Rollout
+
+ALGORITHMS: dict[str, tuple[type[Algorithm], type, LikelihoodEstimator]] = {
+    "d1": (D1, D1Section, OneStep(OneStepSection())),
+    "coupled-grpo": (CoupledGrpo, CoupledGrpoSection, Coupled(CoupledSection())),
+    "cj-grpo": (CjGrpo, CjGrpoSection, Trajectory(TrajectorySection())),
+}
+PLAIN = {"d1-plain": (D1, D1Section, OneStep(OneStepSection(prompt_mask=0.0)))}
+COMPONENTS = {component.kind: component for component in plugin.dare_algorithms()}
+kinds = pytest.mark.parametrize("kind", ALGORITHMS)
+
+REDUCTIONS: dict[str, dict[str, Any]] = {
+    "own": {},
+    "token-mean": {"reduction": "token-mean"},
+    "sequence-mean-token-sum": {"reduction": "sequence-mean-token-sum"},
+    "sequence-mean-token-mean": {"reduction": "sequence-mean-token-mean"},
+    "fixed-length": {"reduction": "fixed-length", "length_divisor": 6.0},
+}
+reductions = pytest.mark.parametrize("reduction", REDUCTIONS)
+
+
+def toy_rollout(extra: int = 0, order: Tensor | None = None) -> Rollout:
+    """Six rows in groups of two, of different lengths, two tokens per step; some end before their last token."""
+    rows = toy_rows()
+    from_end = rows.response.flip(1).cumsum(1).flip(1)
+    completion = rows.response & ((from_end > 1) | (torch.arange(6) % 2 == 0)[:, None])
+    offset = rows.response.cumsum(1) - 1
+    step = torch.where(rows.response, offset // 2, -1)
+    order = torch.arange(6) if order is None else order
+    columns = {
+        name: torch.nn.functional.pad(value[order], (0, extra))
+        for name, value in (
+            ("tokens", rows.tokens),
+            ("prompt", rows.prompt),
+            ("response", rows.response),
+            ("completion", completion),
+        )
+    }
+    made = replace(
+        rows,
+        **columns,
+        sample_id=rows.sample_id[order],
+        group=rows.group[order],
+        example_id=tuple(rows.example_id[i] for i in order.tolist()),
+    )
+    return rollout_of(made, torch.nn.functional.pad(step[order], (0, extra), value=-1))
+
+
+def drifted(adapter: ToyMasked, amount: float) -> ToyMasked:
+    """Another policy near the adapter's."""
+    bias, table = (p.detach() for p in (adapter.module.bias, adapter.module.table))
+    return ToyMasked.from_tables(bias + amount * bias.roll(1, 1), table)
+
+
+def objective_of(
+    kind: str,
+    adapter: ToyMasked,
+    rollout: Rollout,
+    scores: list[float | None],
+    *,
+    old: ToyMasked | None = None,
+    reference: ToyMasked | None = None,
+    **options: Any,
+) -> Objective:
+    cls, section, estimator = (ALGORITHMS | PLAIN)[kind]
+    algorithm = cls(section(**options))
+    context = PlanContext(facts=adapter.facts, address=Address(7, "corruption", 0), layout=adapter.facts.layout)
+    views = estimator.plan(rollout, context)
+
+    def estimate(policy: ToyMasked | None) -> Any:
+        return None if policy is None else estimator.reduce(views, policy.token_logp(views), rollout).detached()
+
+    return Objective(
+        estimator=estimator,
+        algorithm=algorithm,
+        rows=rollout,
+        views=views,
+        progress=Progress(0, 1),
+        advantages=algorithm.advantages(rollout, verdicts_of(scores)),
+        old=estimate(old),
+        reference=estimate(reference),
+    )
+
+
+def loss_and_gradient(objective: Objective, adapter: ToyMasked) -> tuple[LossOutput, list[Tensor]]:
+    out = objective(adapter.token_logp(objective.views))
+    found = torch.autograd.grad(out.loss, list(adapter.module.parameters()), allow_unused=True)
+    blank = [torch.zeros_like(p) for p in adapter.module.parameters()]
+    return out, [b if g is None else g for g, b in zip(found, blank, strict=True)]
+
+
+SCORES = [1.0, 0.0, 0.3, 0.9, 0.0, 2.0]
+
+
+@kinds
+def test_ratio_is_one_at_the_first_inner_update(kind):
+    adapter = ToyMasked(8, 16, seed=1)
+    objective = objective_of(kind, adapter, toy_rollout(), SCORES, reference=adapter, reduction="token-mean")
+    out, _ = loss_and_gradient(objective, adapter)
+    rows = objective.rows
+    trained = rows.completion if kind != "cj-grpo" else rows.response
+    weights = trained.sum(dim=1)
+    mean_advantage = (objective.advantages.value * weights).sum() / weights.sum()
+    assert float(out.loss.detach()) == pytest.approx(-float(mean_advantage), abs=1e-6)
+    assert out.metrics["ratio"].value == 1.0
+    assert out.metrics["clip_fraction"].value == 0.0
+    assert out.metrics["kl"].value == out.metrics["kl_old"].value == 0.0
+
+
+@kinds
+@pytest.mark.parametrize("scale", ["none", "std", "population-std"])
+def test_equal_rewards_give_no_gradient_without_kl(kind, scale):
+    adapter = ToyMasked(8, 16, seed=1)
+    objective = objective_of(
+        kind, adapter, toy_rollout(), [0.1] * 6, old=drifted(adapter, 0.1), kl_weight=0.0, scale=scale
+    )
+    out, found = loss_and_gradient(objective, adapter)
+    assert float(out.loss.detach()) == 0.0
+    assert all(torch.equal(g, torch.zeros_like(g)) for g in found)
+
+
+@kinds
+@reductions
+def test_row_order_and_padding_change_neither_loss_nor_gradient(kind, reduction):
+    adapter = ToyMasked(8, 16, seed=1)
+    policies = {"old": drifted(adapter, 0.3), "reference": drifted(adapter, -0.2)}
+    order = torch.tensor([4, 1, 0, 5, 3, 2])
+    straight = objective_of(kind, adapter, toy_rollout(), SCORES, **policies, **REDUCTIONS[reduction])
+    shuffled_scores = [SCORES[i] for i in order.tolist()]
+    other = objective_of(kind, adapter, toy_rollout(3, order), shuffled_scores, **policies, **REDUCTIONS[reduction])
+    loss, gradient = loss_and_gradient(straight, adapter)
+    other_loss, other_gradient = loss_and_gradient(other, adapter)
+    torch.testing.assert_close(other_loss.loss, loss.loss)
+    for mine, theirs in zip(gradient, other_gradient, strict=True):
+        torch.testing.assert_close(theirs, mine)
+
+
+@kinds
+@reductions
+def test_a_failed_verdict_takes_its_row_out_of_the_batch(kind, reduction):
+    adapter = ToyMasked(8, 16, seed=1)
+    policies = {"old": drifted(adapter, 0.3), "reference": drifted(adapter, -0.2)}
+    whole = objective_of(kind, adapter, toy_rollout(), [*SCORES[:4], None, None], **policies, **REDUCTIONS[reduction])
+    kept = objective_of(kind, adapter, toy_rollout(0, torch.arange(4)), SCORES[:4], **policies, **REDUCTIONS[reduction])
+    loss, gradient = loss_and_gradient(whole, adapter)
+    kept_loss, kept_gradient = loss_and_gradient(kept, adapter)
+    torch.testing.assert_close(loss.loss, kept_loss.loss)
+    for mine, theirs in zip(gradient, kept_gradient, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@kinds
+def test_a_batch_of_failed_verdicts_has_a_zero_gradient(kind):
+    adapter = ToyMasked(8, 16, seed=1)
+    out, found = loss_and_gradient(objective_of(kind, adapter, toy_rollout(), [None] * 6, reference=adapter), adapter)
+    assert float(out.loss.detach()) == 0.0
+    assert all(torch.equal(g, torch.zeros_like(g)) for g in found)
+
+
+@kinds
+@reductions
+@pytest.mark.parametrize(("mode", "budget"), [("two-pass", 20), ("direct", 60)])
+def test_two_passes_and_one_give_the_gradient_of_the_whole(kind, reduction, mode, budget, monkeypatch):
+    engine = toy_engine(budget, optim=OptimSection(batch_size=6, clip_norm=None))
+    adapter, step, kept = engine.adapter, engine.step, {}
+    policies = {"old": drifted(adapter, 0.3), "reference": drifted(adapter, -0.2)}
+    objective = objective_of(kind, adapter, toy_rollout(), SCORES, **policies, **REDUCTIONS[reduction])
+    expected = loss_and_gradient(objective, adapter)[1]
+
+    def keep_gradients():
+        kept.update(gradients(engine))
+        return step()
+
+    monkeypatch.setattr(engine, "step", keep_gradients)
+    update(engine, objective, mode)
+    for (name, _), want in zip(adapter.module.named_parameters(), expected, strict=True):
+        torch.testing.assert_close(kept[name], want)
+
+
+@reductions
+def test_one_step_trajectory_makes_cj_grpo_d1_without_prompt_masking(reduction):
+    adapter = ToyMasked(8, 16, seed=1)
+    rollout = toy_rollout()
+    rollout = replace(
+        rollout,
+        trace=replace(rollout.trace, commit_step=torch.where(rollout.response, 0, -1)),
+        completion=rollout.response,
+    )
+    policies = {"old": drifted(adapter, 0.3), "reference": drifted(adapter, -0.2)}
+    d1 = objective_of("d1-plain", adapter, rollout, SCORES, **policies, **REDUCTIONS[reduction])
+    cj = objective_of("cj-grpo", adapter, rollout, SCORES, **policies, **REDUCTIONS[reduction])
+    left, right = loss_and_gradient(d1, adapter), loss_and_gradient(cj, adapter)
+    torch.testing.assert_close(left[0].loss, right[0].loss)
+    for mine, theirs in zip(left[1], right[1], strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_steps_weigh_the_same_whatever_their_number_of_tokens():
+    row, step = torch.tensor([0, 0]), torch.tensor([0, 1])
+    mask = torch.tensor([[True, True, True, False], [False, False, False, True]])
+    inputs = loss_inputs(
+        torch.zeros(2, 4, requires_grad=True), advantages=torch.tensor([1.0]), row=row, step=step, mask=mask
+    )
+    loss = CjGrpo(CjGrpoSection(kl_weight=0.0)).loss(inputs).loss
+    found = torch.autograd.grad(loss, inputs.live.value)[0]
+    torch.testing.assert_close(found, -mask.float() / torch.tensor([[6.0], [2.0]]))
+
+
+def test_only_completion_tokens_are_trained_unless_asked():
+    completion = torch.tensor([[True, True, False]])
+
+    def gradient(algorithm: Algorithm) -> list[bool]:
+        inputs = loss_inputs(
+            torch.zeros(1, 3, requires_grad=True), advantages=torch.tensor([1.0]), completion=completion
+        )
+        return (torch.autograd.grad(algorithm.loss(inputs).loss, inputs.live.value)[0][0] != 0).tolist()
+
+    assert gradient(D1(D1Section())) == [True, True, False]
+    assert gradient(D1(D1Section(trained_tokens="response"))) == [True, True, True]
+
+
+def test_dual_clip_beyond_c_has_no_gradient():
+    def gradient(dual_clip: float | None) -> float:
+        inputs = loss_inputs(
+            torch.full((1, 1), 2.0, requires_grad=True), torch.zeros(1, 1), advantages=torch.tensor([-1.0])
+        )
+        algorithm = D1(D1Section(dual_clip=dual_clip, kl_weight=0.0))
+        return float(torch.autograd.grad(algorithm.loss(inputs).loss, inputs.live.value)[0])
+
+    assert gradient(3.0) == 0.0
+    assert gradient(None) == pytest.approx(torch.e**2)
+
+
+@kinds
+def test_views_are_fresh_where_the_estimator_draws(kind):
+    cls, section, _ = ALGORITHMS[kind]
+    algorithm = cls(section())
+    assert algorithm.fresh_views == (kind != "cj-grpo")
+    assert algorithm.uses_reference
+    assert not cls(section(kl_weight=0.0)).uses_reference
+
+
+def test_an_estimate_per_row_is_refused():
+    inputs = loss_inputs(torch.zeros(1, 3), advantages=torch.tensor([1.0]))
+    rowwise = replace(inputs.live, per="row", value=torch.zeros(1), mask=torch.ones(1, dtype=torch.bool))
+    with pytest.raises(TypeError, match="not per row"):
+        D1(D1Section()).loss(LossInputs(**{**inputs.__dict__, "live": rowwise, "old": rowwise}))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reduction": "fixed-length"}, "belong together"),
+        ({"length_divisor": 8.0}, "belong together"),
+        ({"dual_clip": 1.2}, "must exceed"),
+        ({"group_size": 1}, "greater than or equal to 2"),
+        ({"reduction": "step-mean"}, "token-mean"),
+    ],
+)
+def test_contradicting_options_are_refused(options, message):
+    with pytest.raises(ValidationError, match=message):
+        D1Section(**options)
+
+
+SECTIONS = {"rollout": NativeSection, "optim": OptimSection, "peft": PeftSection}
+
+
+def sections_of(kind: str, paths: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections that dotted paths make, validated by their owners."""
+    found: dict[str, dict[str, Any]] = {}
+    for path, value in paths.items():
+        if path == "peft":
+            assert value is None
+            continue
+        name, _, key = path.partition(".")
+        found.setdefault(name, {})[key] = value
+    estimators = {"one-step": OneStepSection, "coupled": CoupledSection, "trajectory": TrajectorySection}
+    likelihood = estimators[str(COMPONENTS[kind].defaults["likelihood.kind"])]
+    classes = {**SECTIONS, "algorithm": ALGORITHMS[kind][1], "likelihood": likelihood}
+    return {
+        name: classes[name](**{key: v for key, v in options.items() if name != "likelihood" or key != "kind"})
+        for name, options in found.items()
+    }
+
+
+@kinds
+def test_defaults_and_presets_name_options_that_exist(kind):
+    component = COMPONENTS[kind]
+    sections = sections_of(kind, component.defaults)
+    assert sections["optim"].batch_size % ALGORITHMS[kind][1]().group_size == 0
+    assert sections["rollout"].settings().new_tokens == 256
+    unified = sections_of(kind, {**component.defaults, **component.presets["dare-2604"]})
+    assert unified["algorithm"].dual_clip == 3.0
+    assert unified["optim"].batch_size == 16 * unified["algorithm"].group_size
+
+
+def test_naming_d1_alone_gives_the_authors_setting():
+    section, sections = D1Section(), sections_of("d1", COMPONENTS["d1"].defaults)
+    assert (section.group_size, section.inner_updates, section.clip_range) == (6, 12, 0.5)
+    assert (section.kl_weight, section.kl_form, section.scale, section.baseline) == (0.04, "k3", "none", "mean")
+    assert OneStepSection().prompt_mask == 0.15
+    assert sections["optim"].lr == 3e-6
+    assert (sections["rollout"].temperature, sections["rollout"].settings().steps_per_block) == (0.9, 16)
+    assert (sections["peft"].r, sections["peft"].alpha) == (128, 64)
