@@ -307,8 +307,11 @@ def sections_of(kind: str, paths: Mapping[str, Any]) -> dict[str, Any]:
         if path == "peft":
             assert value is None
             continue
-        name, _, key = path.partition(".")
-        found.setdefault(name, {})[key] = value
+        name, *keys = path.split(".")
+        place = found.setdefault(name, {})
+        for key in keys[:-1]:
+            place = place.setdefault(key, {})
+        place[keys[-1]] = value
     estimators = {"one-step": OneStepSection, "coupled": CoupledSection, "trajectory": TrajectorySection}
     likelihood = estimators[str(COMPONENTS[kind].defaults["likelihood.kind"])]
     classes = {**SECTIONS, "algorithm": ALGORITHMS[kind][1], "likelihood": likelihood}

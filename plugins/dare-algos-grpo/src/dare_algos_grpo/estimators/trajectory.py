@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from dare_algos_grpo.config import TrajectorySection
+from dare_core.api import Problem, UserError
 from dare_core.diffusion.corruption import build_views
 from dare_core.diffusion.trajectory import hidden_before
-from dare_core.errors import Problem, UserError
 from dare_core.interfaces import LikelihoodEstimator, PlanContext
 from dare_core.types import Estimate, Rollout, Rows, Scores, Views
 
