@@ -19,6 +19,7 @@ _SECTION_BASES = {
     Slot.ROLLOUT: "RolloutSection",
     Slot.ALGORITHM: "AlgorithmSection",
     Slot.ENGINE: "EngineSection",
+    Slot.EVALUATOR: "EvaluatorSection",
 }
 #: slot -> name in dare_core.interfaces of what its target implements
 _INTERFACES = {

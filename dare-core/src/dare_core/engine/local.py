@@ -25,6 +25,7 @@ from dare_core.errors import NonFiniteError, Problem, UserError
 from dare_core.interfaces.engine import Engine, EngineInputs, Objective, PolicyName, StepReport
 from dare_core.types import Address, Scores, Views
 
+_SCORES = ("logp", "entropy", "value")
 _COUNTERS = ("forwards", "forward_tokens", "backward_tokens")
 
 
@@ -32,7 +33,8 @@ class LocalEngine(Engine):
     """Micro-batches by token budget, gradient accumulation, AdamW.
 
     The module rests in evaluation mode, as decoders that share it expect; it trains only inside the verbs that
-    gather gradients.
+    gather gradients. Scores come back to the device of the views: the model may be on a GPU while rows, estimates
+    and losses, which are small, stay on the CPU.
 
     Raises:
         UserError: nothing is trainable, or dropout meets an update that may need two passes.
@@ -70,10 +72,10 @@ class LocalEngine(Engine):
     def _forward(self, views: Views, entropy: bool) -> Scores:
         def run() -> Scores:
             with self._autocast():
-                return self.adapter.token_logp(views, entropy=entropy)
+                return self.adapter.token_logp(views.to(self._device), entropy=entropy)
 
-        scores = run()
-        self._counters["forwards"] += 1
+        scores = _on(views.inputs.device, run())
+        self._counters["forwards"] += len(views)
         self._counters["forward_tokens"] += int(view_tokens(views).sum())
         check_scores(scores, views, self._module, run)
         return scores
@@ -83,7 +85,7 @@ class LocalEngine(Engine):
     def accumulate(self, views: Views, upstream: Scores) -> None:
         """See :meth:`Engine.accumulate`. Views whose upstream is zero everywhere have no gradient and are not run."""
         check_upstream(upstream, views)
-        named = [(name, t) for name in ("logp", "entropy", "value") if (t := getattr(upstream, name)) is not None]
+        named = [(name, t) for name in _SCORES if (t := getattr(upstream, name)) is not None]
         moved = torch.stack([(t != 0).any(dim=1) for _, t in named]).any(dim=0)
         for part in by_token_budget(view_tokens(views.take(moved)), self.config.tokens_per_microbatch):
             index = moved.nonzero()[:, 0][part]
@@ -91,7 +93,7 @@ class LocalEngine(Engine):
                 scores = self._forward(views.take(index), upstream.entropy is not None)
                 total = sum(
                     ((t[index] * live).sum() for name, t in named if (live := getattr(scores, name)) is not None),
-                    start=torch.zeros((), device=self._device),
+                    start=torch.zeros((), device=upstream.logp.device),
                 )
                 self._backward(total, views.take(index))
 
@@ -151,7 +153,7 @@ class LocalEngine(Engine):
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """See :meth:`Engine.weights`."""
-        return self.adapter.published()
+        yield from self.adapter.published()
 
     def save(self, folder: Path) -> None:
         """Write weights.safetensors (trainable, full precision), optimizer.safetensors and engine.json."""
@@ -240,6 +242,13 @@ class LocalEngine(Engine):
             raise NonFiniteError(f"weight {', '.join(map(repr, names))} of the loaded model is not finite")
         if not any(p.requires_grad for p in self._module.parameters()):
             raise UserError(Problem("no parameter of the model is trainable", path="peft"))
+
+
+def _on(device: torch.device, scores: Scores) -> Scores:
+    def move(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor.to(device)
+
+    return Scores(logp=scores.logp.to(device), entropy=move(scores.entropy), value=move(scores.value))
 
 
 def _zeros(views: Views, entropy: bool, dtype: torch.dtype) -> Scores:

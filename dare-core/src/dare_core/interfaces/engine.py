@@ -149,4 +149,5 @@ class Engine(ABC):
 
     @abstractmethod
     def counters(self) -> Mapping[str, Any]:
-        """Forwards, forward tokens, backward tokens and peak memory since the start, for the ledger."""
+        """``forwards`` (views scored, once per forward), ``forward_tokens``, ``backward_tokens`` since the run's start,
+        and ``peak_memory`` in bytes, for the ledger."""

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dare_core.types import DecodingSettings
+from dare_core.types import DecodingSettings, Prompt
 
 if TYPE_CHECKING:
-    from dare_core.api import SectionConfig
+    from dare_core.interfaces.model import TextCodec
     from dare_core.interfaces.reward import Reward
     from dare_core.interfaces.rollout import RolloutBackend
+    from dare_core.spec.sections import EvaluatorSection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +53,20 @@ class EvaluationResult:
 class Evaluator(ABC):
     """Built as ``Evaluator(config)``."""
 
-    def __init__(self, config: SectionConfig) -> None:
+    def __init__(self, config: EvaluatorSection) -> None:
         self.config = config
+
+    def prepare(self, training: Sequence[Prompt], codec: TextCodec, reward: Reward | None) -> None:
+        """Read and check what the evaluation needs, once, before the first step.
+
+        Args:
+            training: the prompts that are trained on.
+            codec: the model's text codec.
+            reward: the run's reward, or None.
+
+        Raises:
+            UserError: data or reward are missing what the evaluation needs, or training prompts are among its own.
+        """
 
     @abstractmethod
     def evaluate(self, context: EvaluationContext) -> EvaluationResult:

@@ -17,7 +17,7 @@ class Ledger:
     """Counters of a run. They add up over steps and over resumes.
 
     Attributes:
-        forwards: model calls (one packed micro-batch or one denoising step of a batch is one call).
+        forwards: model evaluations, counted per row or view, so that batching does not change the number.
         forward_tokens: tokens that went through forwards, decoding included.
         backward_tokens: tokens that went through backwards.
         generated_tokens: response tokens kept after decoding, up to the first end token.
