@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from glob import iglob
 from pathlib import Path
 
 from dare_core.components import Slot
@@ -57,6 +58,7 @@ def _folder_with(folder: str, names: tuple[str, ...]) -> str | None:
 
 def _exists(path: str) -> bool:
     try:
-        return Path(path).exists()
+        # Readers of several files take patterns.
+        return Path(path).exists() or next(iglob(path, recursive=True), None) is not None
     except (OSError, ValueError):
         return False

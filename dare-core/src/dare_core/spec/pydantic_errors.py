@@ -15,6 +15,7 @@ from dare_core.spec.nodes import Node, described
 from dare_core.spec.problems import did_you_mean, joined
 
 Path = tuple[str | int, ...]
+_BY_HAND = ("spec", "overlay", "command line")
 #: pydantic's error type -> what is allowed; {names} are filled from the error's context
 _ALLOWED: Mapping[str, str] = {
     "int_type": "a whole number",
@@ -134,11 +135,12 @@ def _other(path: Path, error: ErrorDetails, section: Section) -> Problem:
     message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if error["type"] not in ("value_error", "assertion_error"):
         message = message[:1].lower() + message[1:]
-    if node is not None and isinstance(node.value, Mapping) and path == ():
+    whole = path == ()
+    if node is not None and whole:
         mentioned = _mentioned(message, node)
         if mentioned is not None:
             path, node = (mentioned,), node.entries[mentioned]
-    where, hint = _place(node or section.node, section, message)
+    where, hint = _place(node or section.node, section, whole=whole)
     return Problem(message, _dotted(section, path), where, hint)
 
 
@@ -161,17 +163,18 @@ def unknown_key(
     return Problem(f"unknown key for {label}", path, node.where, hint)
 
 
-def _place(node: Node, section: Section, message: str = "") -> tuple[str | None, str | None]:
-    """File and line of a value; where it was not written by hand, the section's and who gave the value."""
-    givers = [node, *(child for key, child in node.entries.items() if message and _names(message, key))]
-    wishes = [giver.origin for giver in givers if giver.origin.source not in ("spec", "overlay", "command line")]
-    hint = None
-    if wishes:
-        given = ", ".join(
-            dict.fromkeys(f"{origin.source} {origin.where}".strip() for origin in wishes if origin.source)
-        )
-        hint = f"given by {given}" if given else None
-    return (section.node.where if node.origin in wishes else node.where), hint
+def _place(node: Node, section: Section, *, whole: bool = False) -> tuple[str | None, str | None]:
+    """File and line of a value, and who gave it where that was not written by hand.
+
+    With ``whole`` the error is one of several options together: all that were not written by hand may take part.
+    """
+    given: dict[str, list[str]] = {}
+    for key, child in (section.node.entries if whole else {"": node}).items():
+        if child.origin.source not in _BY_HAND:
+            giver = f"{child.origin.source} {child.origin.where}".strip()
+            given.setdefault(giver, []).append(f"{key}: {child.plain()}" if key else "")
+    hint = "; ".join(f"{giver} gives {', '.join(what) if whole else 'it'}" for giver, what in given.items())
+    return (node.where if node.origin.source in _BY_HAND else section.node.where), hint or None
 
 
 def _mentioned(message: str, node: Node) -> str | None:
@@ -180,7 +183,7 @@ def _mentioned(message: str, node: Node) -> str | None:
     written = {
         key: spot.start()
         for key, spot in spots.items()
-        if spot is not None and node.entries[key].origin.source in ("spec", "overlay", "command line")
+        if spot is not None and node.entries[key].origin.source in _BY_HAND
     }
     return min(written, key=lambda key: written[key]) if written else None
 
