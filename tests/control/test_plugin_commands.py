@@ -10,7 +10,7 @@ import pytest
 from tests.control.fake_plugins import BROKEN, declares, plugin
 
 from dare_core.cli import group
-from dare_core.cli.table import COMMANDS
+from dare_core.commands import COMMANDS
 from dare_core.testing.command import CommandResult, run_dare, run_dare_here
 from dare_core.testing.fake_distributions import FakeDistribution, installed
 

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from dare_core.cli.context import catalog
 from dare_core.cli.failures import report_faulty, tell
-from dare_core.cli.table import COMMANDS
+from dare_core.commands import COMMANDS
 from dare_core.components import Slot
 from dare_core.errors import DareError, Problem, UserError
 

@@ -11,7 +11,7 @@ import pluggy
 
 from dare_core import hookspecs
 from dare_core.capabilities import VOCABULARY, unknown_words
-from dare_core.cli.table import COMMANDS
+from dare_core.commands import COMMANDS
 from dare_core.components import Component, Slot
 from dare_core.hookspecs import ENTRY_POINT_GROUP
 from dare_core.plugins.report import PluginStatus, Rejected
