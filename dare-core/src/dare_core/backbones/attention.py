@@ -94,12 +94,13 @@ class SegmentPlan:
     Attributes:
         groups: every place of the packed row stands in exactly one group.
         length: T.
-        in_order: the one group covers the row in its own order, so that no gathering is needed.
+        restore: [T] int64 where each packed token stands in the groups' results, one after the other; None if
+            there is one group, which covers the row in its own order, so that nothing is gathered.
     """
 
     groups: tuple[SegmentGroup, ...]
     length: int
-    in_order: bool
+    restore: Tensor | None
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """See :class:`AttentionPlan`."""
@@ -110,7 +111,7 @@ class SegmentPlan:
             key, value = (t.repeat_interleave(heads // kv_heads, dim=1) for t in (key, value))
         # [1,heads,T,D] -> [T,heads,D]: tokens first, so that a segment is a run of rows.
         query, key, value = (t[0].transpose(0, 1) for t in (query, key, value))
-        if self.in_order:
+        if self.restore is None:
             group = self.groups[0]
             shape = (*group.index.shape, heads, width)
             mixed = _attend_group(query.reshape(shape), key.reshape(shape), value.reshape(shape), group.mask, scaling)
@@ -119,10 +120,7 @@ class SegmentPlan:
             _attend_group(query[group.index], key[group.index], value[group.index], group.mask, scaling).flatten(0, 1)
             for group in self.groups
         ]
-        order = torch.cat([group.index.flatten() for group in self.groups])
-        restore = torch.empty_like(order)
-        restore[order] = torch.arange(self.length, device=order.device)
-        return torch.cat(pieces)[restore][None]
+        return torch.cat(pieces)[self.restore][None]
 
 
 def _attend_group(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
@@ -156,7 +154,8 @@ def segment_plan(
     for size, begin in starts.items():
         index = torch.tensor(begin, device=device)[:, None] + torch.arange(size, device=device)
         groups.append(SegmentGroup(index, None if block is None else _visible(index, block, noisy)))
-    return SegmentPlan(tuple(groups), place, in_order=len(groups) == 1)
+    restore = None if len(groups) == 1 else torch.cat([group.index.flatten() for group in groups]).argsort()
+    return SegmentPlan(tuple(groups), place, restore)
 
 
 def _visible(index: Tensor, block: Tensor, noisy: Tensor | None) -> Tensor:

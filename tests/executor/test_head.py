@@ -1,0 +1,79 @@
+"""The output head in chunks equals the plain computation, and keeps no [M,V]."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dare_core.backbones.head import target_logp
+
+
+def inputs(rows=13, width=6, vocabulary=19, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(3)
+    hidden = torch.randn(rows, width, generator=generator, dtype=dtype)
+    weight = torch.randn(vocabulary, width, generator=generator, dtype=dtype)
+    targets = torch.randint(0, vocabulary, (rows,), generator=generator)
+    return hidden.requires_grad_(), weight.requires_grad_(), targets
+
+
+def plain(hidden, weight, targets, temperature):
+    logs = (hidden @ weight.t() / temperature).log_softmax(dim=-1)
+    return logs.gather(1, targets[:, None])[:, 0], -(logs.exp() * logs).sum(dim=-1)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("chunk", [1, 4, 13, 50])
+def test_values_and_gradients_equal_the_plain_computation(chunk, temperature):
+    hidden, weight, targets = inputs()
+    upstream = torch.linspace(-1, 2, 13, dtype=torch.float64)
+    results = []
+    for compute in (
+        lambda: target_logp(hidden, weight, targets, temperature=temperature, entropy=True, chunk=chunk),
+        lambda: plain(hidden, weight, targets, temperature),
+    ):
+        logp, entropy = compute()
+        loss = (upstream * logp).sum() + (upstream.flip(0) * entropy**2).sum()
+        results.append((logp, entropy, *torch.autograd.grad(loss, (hidden, weight))))
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_pass_the_numerical_check():
+    hidden, weight, targets = inputs(rows=5, width=3, vocabulary=4)
+    assert torch.autograd.gradcheck(
+        lambda h, w: target_logp(h, w, targets, temperature=1.3, entropy=True, chunk=2), (hidden, weight)
+    )
+
+
+def test_the_gradient_without_entropy_is_that_of_the_log_probability():
+    hidden, weight, targets = inputs()
+    logp, entropy = target_logp(hidden, weight, targets, chunk=5)
+    assert entropy is None
+    got = torch.autograd.grad(logp.sum(), (hidden, weight))
+    want = torch.autograd.grad(plain(hidden, weight, targets, 1.0)[0].sum(), (hidden, weight))
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_nothing_of_size_rows_times_vocabulary_is_kept_for_backward():
+    hidden, weight, targets = inputs(rows=40, width=2, vocabulary=30)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
+        target_logp(hidden, weight, targets, entropy=True, chunk=8)
+    assert kept
+    assert max(kept) <= max(hidden.numel(), weight.numel())
+
+
+def test_a_frozen_head_gets_no_gradient():
+    hidden, weight, targets = inputs()
+    weight = weight.detach()
+    logp, _ = target_logp(hidden, weight, targets, chunk=4)
+    (got,) = torch.autograd.grad(logp.sum(), (hidden,))
+    assert got.shape == hidden.shape
+
+
+def test_half_precision_heads_give_float32_log_probabilities():
+    hidden, weight, targets = inputs(dtype=torch.bfloat16)
+    logp, entropy = target_logp(hidden, weight, targets, entropy=True)
+    assert logp.dtype == entropy.dtype == torch.float32
+    want, _ = plain(hidden.float(), weight.float(), targets, 1.0)
+    torch.testing.assert_close(logp, want, rtol=0.05, atol=0.05)
