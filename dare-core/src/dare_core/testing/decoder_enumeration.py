@@ -45,8 +45,12 @@ def trajectory_logp(
         counted_from = AttentionLayout("block", settings.block_length, "response")
     blocks = block_index(rows.valid[row : row + 1], length, counted_from)[0]
     response, forward, total = rows.response[row], 0, 0.0
+    if bool((commit_step[row][response] < 0).any()):
+        return -math.inf
     for block in blocks[response].unique().tolist():
         members = response & (blocks == block)
+        if bool((commit_step[row][members] < forward).any()):
+            return -math.inf
         size = members.sum()
         step = 0
         while bool((members & (commit_step[row] >= forward)).any()):
@@ -55,8 +59,7 @@ def trajectory_logp(
             probability = _transition(adapter, rows, commit_step, settings, row, forward, still_open, quota)
             total += math.log(probability) if probability > 0 else -math.inf
             forward, step = forward + 1, step + 1
-    complete = bool((commit_step[row][response] >= 0).all())
-    return total if complete else -math.inf
+    return total
 
 
 def _transition(
