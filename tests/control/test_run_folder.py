@@ -194,6 +194,12 @@ def test_a_resumed_run_leaves_the_same_files_as_an_uninterrupted_one(tmp_path: P
     assert contents(resumed) == contents(whole)
 
 
+def test_evaluations_and_samples_are_strict_json(folder: RunFolder) -> None:
+    place = folder.write_evaluation(0, "held-out", protocol={}, items=[{"s": [math.inf]}], result={"reward": math.nan})
+    assert json.loads((place / "result.json").read_text(), parse_constant=pytest.fail) == {"reward": None}
+    assert json.loads((place / "items.jsonl").read_text(), parse_constant=pytest.fail) == {"s": [None]}
+
+
 def test_rewinding_drops_checkpoints_of_later_steps(folder: RunFolder) -> None:
     run_steps(folder, 1, 6)
     folder.rewind(2)

@@ -23,7 +23,10 @@ _WORST_FIRST = (
 
 
 class SumReward(Reward):
-    """The reward ``sum``. ``parts`` of its verdicts hold each part's own score, without its weight, by kind; parts
+    """The reward ``sum``. Its section's parts are resolved components (:mod:`dare_core.spec.slots`), built here as
+    ``part.reward.target()(part.reward.config)``, so any installed reward can be a part, sums too.
+
+    ``parts`` of its verdicts hold each part's own score, without its weight, by kind; parts
     of one kind are numbered (``match``, ``match-2``)."""
 
     config: SumSection

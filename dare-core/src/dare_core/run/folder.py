@@ -17,7 +17,7 @@ import yaml
 
 from dare_core.errors import Problem, UserError
 from dare_core.run import checkpoint as checkpoints
-from dare_core.run.atomic import sync_folder, write_json, write_json_lines, write_text
+from dare_core.run.atomic import finite, sync_folder, write_json, write_json_lines, write_text
 from dare_core.run.checkpoint import Checkpoint
 from dare_core.run.ledger import Ledger
 from dare_core.run.lock import FolderLock
@@ -261,12 +261,13 @@ class RunFolder:
         items: Sequence[Mapping[str, Any]],
         result: Mapping[str, Any],
     ) -> Path:
-        """Write ``eval/step_N-<name>/``: protocol.json, items.jsonl and, last, result.json."""
+        """Write ``eval/step_N-<name>/``: protocol.json, items.jsonl and, last, result.json. As in samples,
+        numbers that are not finite are written as null."""
         folder = f"eval/step_{step}-{name}"
         (self.path / folder / "result.json").unlink(missing_ok=True)
-        self._write_json(f"{folder}/protocol.json", protocol)
+        self._write_json(f"{folder}/protocol.json", finite(protocol))
         self._write_lines(f"{folder}/items.jsonl", items)
-        self._write_json(f"{folder}/result.json", result)
+        self._write_json(f"{folder}/result.json", finite(result))
         return self.path / folder
 
     # -- checkpoints ----------------------------------------------------------------------------------------
@@ -331,7 +332,7 @@ class RunFolder:
 
     def _write_lines(self, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
         self._expect_writer()
-        write_json_lines(self.path / name, rows)
+        write_json_lines(self.path / name, [finite(row) for row in rows])
         return self.path / name
 
 
