@@ -192,9 +192,9 @@ def test_the_saved_config_is_peft_s_own(folder, tmp_path):
 
 def test_without_adapters_there_is_no_base_to_fall_back_to_and_nothing_to_save(folder, tmp_path):
     adapter = load(folder)
-    with pytest.raises(UserError, match="no adapters are attached"):
+    with pytest.raises(UserError, match="no peft adapters are attached"):
         adapter.base_only()
-    with pytest.raises(UserError, match="no adapters are attached"):
+    with pytest.raises(UserError, match="no peft adapters are attached"):
         adapter.save_adapter(tmp_path / "adapter")
 
 

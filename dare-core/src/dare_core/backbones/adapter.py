@@ -22,7 +22,6 @@ from dare_core.backbones.head import project, target_logp
 from dare_core.backbones.packing import Packed, pack_noisy_clean, pack_rows
 from dare_core.backbones.text import MissingCodec
 from dare_core.backbones.weights import (
-    MAX_SHARD_BYTES,
     PublishedWeights,
     WeightLayout,
     check_layout,
@@ -50,7 +49,7 @@ class TransformerAdapter(ModelAdapter):
         shift: 0 = the state at a position predicts its own token; 1 = it predicts the next one.
         lora_names: published names of adapted modules -> names in the module, for ``peft.targets``.
         head_chunk: rows of the output head computed together; None = by memory.
-        max_shard_bytes: limit of one saved weight file.
+        max_shard_bytes: limit of one saved weight file; None = the published files, or 5 GB for fresh models.
         published_config: config.json as parsed, or the section's.
         source: folder the model was read from, or None.
     """
@@ -73,7 +72,7 @@ class TransformerAdapter(ModelAdapter):
         self.published_config = published_config
         self.source = None if section.path is None else Path(section.path)
         self.head_chunk: int | None = None
-        self.max_shard_bytes = MAX_SHARD_BYTES
+        self.max_shard_bytes: int | None = None
         self._weights = weights
         self._layout = self.weight_layout(published_config)
         self._seed = seed
@@ -222,7 +221,7 @@ class TransformerAdapter(ModelAdapter):
     def attach_peft(self, section: PeftSection) -> None:
         """See the interface. Names in ``section.targets`` may be published ones or the module's."""
         if self._peft is not None:
-            raise UserError(Problem("adapters are already attached", path="peft"))
+            raise UserError(Problem("peft adapters are already attached", path="peft"))
         self._peft = peft.attach(
             self.module, section, self.lora_targets, self.lora_names, seed=self._seed, base=self.section.path
         )
@@ -238,7 +237,7 @@ class TransformerAdapter(ModelAdapter):
 
     def _attached(self) -> peft.Attached:
         if self._peft is None:
-            raise UserError(Problem("no adapters are attached", path="peft", hint="add a peft section"))
+            raise UserError(Problem("no peft adapters are attached", path="peft", hint="add a peft section"))
         return self._peft
 
     def published(self) -> Iterator[tuple[str, Tensor]]:

@@ -185,7 +185,7 @@ def write_weights(
     sizes: Mapping[str, int],
     *,
     files: Mapping[str, str] | None,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
+    max_shard_bytes: int | None = None,
 ) -> None:
     """Write safetensors shards and their index, holding one shard in memory at a time.
 
@@ -194,7 +194,8 @@ def write_weights(
         tensors: (published key, stored form), ordered so that the keys of one file follow each other.
         sizes: key -> upper bound of its bytes, in the order of ``tensors``.
         files: key -> file, to keep the published shards; None, or a shard over the limit = new shards.
-        max_shard_bytes: limit of one shard.
+        max_shard_bytes: limit of one shard; None = published shards as they are, new ones of
+            :data:`MAX_SHARD_BYTES`.
     """
     plan = _shard_plan(sizes, files, max_shard_bytes)
     waiting: dict[str, Tensor] = {}
@@ -213,12 +214,15 @@ def write_weights(
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _shard_plan(sizes: Mapping[str, int], files: Mapping[str, str] | None, limit: int) -> dict[str, str]:
+def _shard_plan(sizes: Mapping[str, int], files: Mapping[str, str] | None, limit: int | None) -> dict[str, str]:
+    if files is not None and limit is None:
+        return {key: files[key] for key in sizes}
+    limit = limit or MAX_SHARD_BYTES
     if files is not None:
         per_file: dict[str, int] = {}
         for key, size in sizes.items():
             per_file[files[key]] = per_file.get(files[key], 0) + size
-        if max(per_file.values()) <= limit or len(per_file) == len(sizes):
+        if max(per_file.values()) <= limit:
             return {key: files[key] for key in sizes}
     shard, filled, numbers = 0, 0, {}
     for key, size in sizes.items():
