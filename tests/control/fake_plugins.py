@@ -162,4 +162,18 @@ BROKEN = [
         PluginStatus.IMPORT_ERROR,
         "not a module!",
     ),
+    Broken(
+        plugin(
+            "dare-lazy-exit",
+            "def __getattr__(name):\n    raise SystemExit(f'no {name}')\n",
+            entry_points={"main": "dare_lazy_exit.plugin:absent"},
+        ),
+        PluginStatus.IMPORT_ERROR,
+        "SystemExit: no absent",
+    ),
+    Broken(
+        plugin("dare-odd-listing", "def __dir__():\n    raise RuntimeError('not listed')\n"),
+        PluginStatus.INVALID,
+        "RuntimeError: not listed",
+    ),
 ]

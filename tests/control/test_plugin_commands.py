@@ -65,6 +65,25 @@ def test_strict_accepts_what_is_switched_off(tmp_path: Path):
     assert "dare-exits" not in switched.stderr
 
 
+SPEC = """
+dare: 1
+run: {name: x, steps: 1}
+model: {kind: dare-exits:some-model, path: nowhere}
+data: {kind: jsonl, path: rows.jsonl, prompt: "{question}"}
+algorithm: {kind: half}
+optim: {batch_size: 2}
+"""
+
+
+def test_spec_that_needs_broken_plugins_fails_naming_them_and_the_reasons(tmp_path: Path, broken_site: Path):
+    (tmp_path / "spec.yaml").write_text(SPEC, encoding="utf-8")
+    result = run_dare("validate", "spec.yaml", folder=tmp_path, python_path=[broken_site])
+    assert result.code == 2
+    assert "dare-exits 1.0 is not loaded" in result.stderr
+    assert "dare-half-way 1.0 is not loaded" in result.stderr
+    assert "half way" in result.stderr
+
+
 def reported(result: CommandResult, name: str) -> dict[str, object]:
     return next(item for item in json.loads(result.stdout)["plugins"] if item["distribution"] == name)
 

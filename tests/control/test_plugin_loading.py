@@ -170,3 +170,11 @@ def test_optional_hooks_of_newer_releases_are_accepted(tmp_path: Path):
     body = "@hookimpl(optionalhook=True)\ndef dare_future_hook(x):\n    return 1\n"
     with installed(tmp_path, plugin("dare-forward", body)):
         assert report_of(Catalog.load(), "dare-forward").status is PluginStatus.OK
+
+
+def test_malformed_entry_points_are_reported(tmp_path: Path):
+    fake = declares("dare-malformed", "x", entry_points={"main": "dare_malformed.plugin\nno equals sign"})
+    with installed(tmp_path, declares("dare-good", "good"), fake):
+        catalog = Catalog.load()
+    assert "its metadata cannot be read" in report_of(catalog, "dare-malformed").reason
+    assert "good" in kinds(catalog, Slot.ALGORITHM)

@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 
 from dare_core.hookspecs import ENTRY_POINT_GROUP
 from dare_core.official import is_official
+from dare_core.plugins.report import one_line
 
 DISABLE_VARIABLE = "DARE_DISABLE_PLUGINS"
 THIRD_PARTY_VARIABLE = "DARE_NO_THIRD_PARTY"
@@ -28,12 +29,14 @@ class Candidate:
         version: version, or ``unknown`` if its metadata lacks one.
         requires: its ``Requires-Dist`` lines.
         entry_points: those of any ``dare.vN`` group, sorted.
+        defect: why its metadata cannot be read, or empty.
     """
 
     name: str
     version: str
     requires: tuple[str, ...]
     entry_points: tuple[EntryPoint, ...]
+    defect: str = ""
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -80,14 +83,35 @@ def installed_candidates() -> list[Candidate]:
     """Distributions with plugins on ``sys.path``, sorted by name; of copies of one name the first on the path."""
     found: dict[str, Candidate] = {}
     for distribution in distributions():
-        text = distribution.read_text("entry_points.txt")
-        if not text or "dare.v" not in text:
+        try:
+            text = distribution.read_text("entry_points.txt") or ""
+        except (OSError, UnicodeDecodeError):  # whose plugins these are, if any, cannot be known
             continue
-        points = [point for point in distribution.entry_points if _GROUP.fullmatch(point.group)]
-        if points:
-            candidate = _candidate(distribution, points)
+        if "dare.v" not in text:
+            continue
+        try:
+            points = [point for point in distribution.entry_points if _GROUP.fullmatch(point.group)]
+            candidate = _candidate(distribution, points) if points else None
+        except Exception as error:
+            candidate = _unreadable(distribution, error)
+        if candidate:
             found.setdefault(candidate.name, candidate)
     return [found[name] for name in sorted(found)]
+
+
+def _unreadable(distribution: Distribution, error: Exception) -> Candidate:
+    """A candidate whose entry points or metadata are malformed."""
+    try:
+        name, version = distribution.name, distribution.version
+    except Exception:
+        name, version = "", ""
+    return Candidate(
+        name=canonicalize_name(name or "unnamed"),
+        version=version or "unknown",
+        requires=(),
+        entry_points=(),
+        defect=f"its metadata cannot be read: {one_line(error)}",
+    )
 
 
 def candidates_of(entry_points: Iterable[EntryPoint]) -> list[Candidate]:

@@ -51,8 +51,10 @@ def load_plugins(candidates: Iterable[Candidate], switches: Switches) -> LoadedP
             _check_before_import(candidate, switches, core.version)
             found = (builtin,) if candidate is core else tuple(_import(candidate, objects))
             _collect(candidate, found, declared)
-        except Rejected as rejection:
-            reports.append(_rejected(candidate, rejection, declared))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            reports.append(_rejected(candidate, error, declared))
             continue
         for index, plugin in enumerate(found):
             manager.register(plugin, name=_plugin_name(candidate, index))
@@ -77,6 +79,8 @@ def _check_before_import(candidate: Candidate, switches: Switches, core_version:
     reason = switches.reason(candidate.name)
     if reason and candidate.name != CORE:
         raise Rejected(PluginStatus.DISABLED, reason)
+    if candidate.defect:
+        raise Rejected(PluginStatus.INVALID, candidate.defect)
     if candidate.entry_points and not candidate.current:
         needed = " or ".join(candidate.groups)
         raise Rejected(
@@ -114,12 +118,14 @@ def _import_entry_point(point: EntryPoint, candidate: Candidate) -> object:
         raise _import_failure(module_name, error) from error
     except BaseException as error:
         raise _import_failure(module_name, error) from error
-    for attribute in attributes.strip().split(".") if attributes.strip() else ():
-        try:
+    try:
+        for attribute in attributes.strip().split(".") if attributes.strip() else ():
             plugin = getattr(plugin, attribute)
-        except AttributeError as error:
-            reason = f"entry point {point.name} = {point.value}: {one_line(error)}"
-            raise Rejected(PluginStatus.IMPORT_ERROR, reason) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        reason = f"entry point {point.name} = {point.value}: {one_line(error)}"
+        raise Rejected(PluginStatus.IMPORT_ERROR, reason) from error
     return plugin
 
 
@@ -186,7 +192,8 @@ def _accepted(candidate: Candidate, declared: list[Registered]) -> PluginReport:
     )
 
 
-def _rejected(candidate: Candidate, rejection: Rejected, declared: list[Registered]) -> PluginReport:
+def _rejected(candidate: Candidate, error: BaseException, declared: list[Registered]) -> PluginReport:
+    rejection = error if isinstance(error, Rejected) else Rejected(PluginStatus.INVALID, one_line(error))
     return PluginReport(
         distribution=candidate.name,
         version=candidate.version,

@@ -19,13 +19,17 @@ def trace_hooks(manager: pluggy.PluginManager) -> None:
 
 
 def _before(name: str, implementations: Sequence[pluggy.HookImpl], arguments: Mapping[str, Any]) -> None:
+    if not implementations:
+        return
     shown = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-    plugins = ", ".join(implementation.plugin_name for implementation in implementations) or "no plugin"
+    plugins = ", ".join(implementation.plugin_name for implementation in implementations)
     sys.stderr.write(f"hook {name}({shown}) -> {plugins}\n")
 
 
 def _after(
     outcome: pluggy.Result[Any], name: str, implementations: Sequence[pluggy.HookImpl], arguments: Mapping[str, Any]
 ) -> None:
+    if not implementations:
+        return
     result = repr(outcome.exception) if outcome.exception else repr(outcome.get_result())
     sys.stderr.write(f"hook {name} returned {result}\n")
