@@ -208,6 +208,18 @@ def test_rewinding_drops_checkpoints_of_later_steps(folder: RunFolder) -> None:
     assert sorted(path.name for path in (folder.path / "eval").iterdir()) == ["step_2-held-out"]
 
 
+def test_a_run_killed_before_its_first_checkpoint_begins_again_with_what_comes_before_training(
+    folder: RunFolder,
+) -> None:
+    folder.write_evaluation(0, "held-out", protocol={}, items=[], result={"reward": 0.1})
+    folder.append_metrics(0, {"held-out/reward": 0.1})
+    folder.append_metrics(1, {"reward": 0.2})
+    folder.rewind(0)
+    assert folder.metrics() == []
+    assert list((folder.path / "eval").iterdir()) == []
+    folder.append_metrics(0, {"held-out/reward": 0.1})
+
+
 def test_metrics_refuse_a_step_twice(folder: RunFolder) -> None:
     folder.append_metrics(1, {"a": 1.0})
     with pytest.raises(ValueError, match="rewind first"):

@@ -294,13 +294,16 @@ class RunFolder:
     def rewind(self, step: int) -> None:
         """Drop what was written after ``step`` (a checkpoint's), so that the resumed run writes it again: lines of
         metrics.jsonl, samples, evaluations, checkpoints, and a best value that came later. A resumed run's files
-        then equal those of an uninterrupted one. The ledger is the caller's: it is restored from the checkpoint."""
+        then equal those of an uninterrupted one. The ledger is the caller's: it is restored from the checkpoint.
+
+        Rewinding to 0, where no checkpoint is, begins again: what was measured before training goes too."""
         self._expect_writer()
-        self._keep_metrics([line for line in self.metrics() if line["step"] <= step])
+        last_kept = step if step > 0 else -1
+        self._keep_metrics([line for line in self.metrics() if line["step"] <= last_kept])
         for folder, pattern in (("samples", _SAMPLES), ("eval", _EVALUATION)):
             for path in (self.path / folder).glob("*"):
                 match = pattern.fullmatch(path.name)
-                if match and int(match[1]) > step:
+                if match and int(match[1]) > last_kept:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         checkpoints.drop_after(self.path / "checkpoints", step)
         state = self.state()
