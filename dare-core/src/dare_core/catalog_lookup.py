@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 from packaging.utils import canonicalize_name
 
+from dare_core.commands import COMMANDS
 from dare_core.components import Slot
 from dare_core.errors import Problem
 from dare_core.official import OFFICIAL, official_kinds
@@ -37,7 +38,8 @@ def broken(slot: Slot, kind: str, owner: str | None, reports: Sequence[PluginRep
 def unknown(slot: Slot, name: str, installed: Sequence[Registered], reports: Sequence[PluginReport]) -> Problem:
     """Nobody offers the kind: near names, the official package to install, and plugins that did not load."""
     owner, _, kind = name.rpartition(":")
-    known = list(dict.fromkeys(item.component.kind for item in installed))
+    own = COMMANDS if slot is Slot.COMMAND else ()
+    known = list(dict.fromkeys([*own, *(item.component.kind for item in installed)]))
     present = {report.distribution: report.version for report in reports}
     hints = [_owner_hint(owner, kind, installed, present) if owner else _kind_hint(slot, kind, known, present)]
     hints.append(f"installed: {', '.join(known) or 'none'}")

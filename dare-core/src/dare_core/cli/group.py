@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,7 +12,7 @@ from dare_core.cli.context import catalog
 from dare_core.cli.failures import report_faulty, tell
 from dare_core.commands import COMMANDS
 from dare_core.components import Slot
-from dare_core.errors import DareError, Problem, UserError
+from dare_core.errors import DareError
 
 if TYPE_CHECKING:
     from typer.core import TyperCommand
@@ -38,12 +37,6 @@ class LazyGroup(TyperGroup):
         """
         if cmd_name in COMMANDS:
             return _core_command(cmd_name)
-        offered = catalog().components(Slot.COMMAND)
-        if not any(cmd_name in (item.component.kind, item.qualified) for item in offered):
-            near = get_close_matches(cmd_name, self.list_commands(ctx), n=2)
-            if near:
-                names = " or ".join(f"'{name}'" for name in near)
-                raise UserError(Problem(f"unknown command '{cmd_name}'", hint=f"did you mean {names}?"))
         return _plugin_command(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
