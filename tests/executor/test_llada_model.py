@@ -212,3 +212,15 @@ def test_the_description_names_what_was_used(folder):
     assert described["eos_ids"] == [257, 261]
     assert described["parameters"] == described["trainable_parameters"]
     assert described["dtype"] == "float32"
+
+
+def test_the_released_8b_checkpoint_fits_tensor_by_tensor_and_byte_by_byte():
+    config = tiny_config(
+        vocab_size=126464, d_model=4096, n_layers=32, n_heads=32, mlp_hidden_size=12288, max_sequence_length=4096
+    )
+    with torch.device("meta"):
+        module = LladaAdapter.build_module(config).to(torch.bfloat16)
+    layout = LladaAdapter.weight_layout(config)
+    parameters = dict(module.named_parameters())
+    assert len(layout) == len(parameters) == 291
+    assert sum(parameters[part.parameter].nbytes for parts in layout.values() for part in parts) == 16_031_162_368
