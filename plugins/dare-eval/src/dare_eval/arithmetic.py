@@ -7,7 +7,6 @@ depths and powers are bounded, so no expression takes noticeable time.
 from __future__ import annotations
 
 import ast
-import math
 import operator
 import re
 from collections.abc import Callable
@@ -130,7 +129,8 @@ def _power(base: Number, exponent: Number) -> Number:
         return _whole_power(base, int(exponent))
     if base < 0:
         raise ExpressionError("a power that is not real")
-    return math.pow(base, exponent)
+    result: float = float(base) ** float(exponent)
+    return result
 
 
 def _whole_power(base: Fraction, exponent: int) -> Fraction:

@@ -22,6 +22,8 @@ from dare_eval.judging import ItemReward, meta_numbers, meta_value
 
 #: how near the published rules want the value
 NEAR = 1e-5
+#: characters of an answer that is read by ``exact``, LaTeX included
+LONGEST_ANSWER = 2000
 _OPERATORS = str.maketrans({"×": "*", "⋅": "*", "·": "*", "÷": "/", "−": "-", "–": "-"})
 _LATEX = (("\\times", "*"), ("\\cdot", "*"), ("\\div", "/"), ("\\left", ""), ("\\right", ""), ("\\,", ""), ("$", ""))
 _FRACTION = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}")
@@ -125,6 +127,8 @@ def _exact(response: str, numbers: Sequence[int], target: Fraction) -> Verdict:
     answer = marked_answer(response)
     if answer is None:
         return Verdict(0.0, VerdictStatus.UNPARSED, "neither a box nor a closed answer tag")
+    if len(answer) > LONGEST_ANSWER:
+        return Verdict(0.0, VerdictStatus.UNPARSED, f"an answer of more than {LONGEST_ANSWER} characters")
     left, equals, right = _plain(answer).partition("=")
     expression = left.strip()
     try:

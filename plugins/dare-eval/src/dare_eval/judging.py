@@ -61,7 +61,7 @@ def require(prompts: Sequence[Prompt], lacks: Callable[[Prompt], str | None]) ->
 
 
 def meta_value(prompt: Prompt, name: str) -> Any:
-    """The field ``name`` of the prompt's meta, at its top or inside a nested field (``metadata.numbers``); else None."""
+    """The field ``name`` of the prompt's meta, at its top or nested (``metadata.numbers``); None if missing."""
     layers: list[Mapping[str, Any]] = [prompt.meta]
     while layers:
         for layer in layers:
