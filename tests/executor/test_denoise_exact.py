@@ -52,9 +52,8 @@ def replayed_logp(toy: ToyMasked, row: Rows, steps: torch.Tensor, protocol: Deco
 @pytest.mark.parametrize("toy", TOYS)
 @pytest.mark.parametrize("kind", ["low-confidence", "topk-margin", "entropy", "left-to-right", "random"])
 def test_frequencies_of_tokens_and_commit_steps_are_the_enumerated_probabilities(toy: ToyMasked, kind: str) -> None:
-    block = 3 if toy.facts.diffusion == "masked" else 2
+    block, forwards = (3, 2) if toy.facts.diffusion == "masked" else (2, 3)
     protocol = settings(3, block, 2, temperature=0.8, selection=kind)
-    forwards = 2 if block == 3 else 3
     samples = 6000
     result = decode(toy, [PROMPT] * samples, protocol)
     code = torch.cat([result.tokens[:, 1:], result.commit_step[:, 1:]], dim=1) @ (4 ** torch.arange(6))
@@ -73,9 +72,10 @@ def test_frequencies_of_tokens_and_commit_steps_are_the_enumerated_probabilities
 def test_a_course_has_the_product_of_its_replayed_probabilities_where_the_rule_sees_no_tokens(
     toy: ToyMasked, kind: str
 ) -> None:
-    protocol = settings(3, 3 if toy.facts.diffusion == "masked" else 2, 2, temperature=0.8, selection=kind)
+    block, forwards = (3, 2) if toy.facts.diffusion == "masked" else (2, 3)
+    protocol = settings(3, block, 2, temperature=0.8, selection=kind)
     possible = 0
-    for row, steps in all_courses(protocol, 3):
+    for row, steps in all_courses(protocol, forwards):
         logp = trajectory_logp(toy, row, steps, protocol)
         if logp > -math.inf:
             possible += 1

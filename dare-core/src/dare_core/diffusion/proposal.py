@@ -85,8 +85,11 @@ class Proposer:
         return Proposals(token=token, logp=log_probability(odds), confidence=confidence)
 
     def _sampling_logits(self, logits: Tensor) -> Tensor:
-        """[M,V] float64: temperature (1 where it is 0) and filters applied."""
+        """[M,V]: temperature (1 where it is 0) and filters applied; float64 unless neither changes anything."""
         settings = self.settings
+        filtered = settings.top_p < 1 or settings.top_k or settings.min_p
+        if settings.temperature == 0 and not filtered:
+            return logits
         return filter_logits(
             logits.to(torch.float64) / (settings.temperature or 1.0),
             top_p=settings.top_p,

@@ -47,7 +47,7 @@ def trajectory_logp(
     response, forward, total = rows.response[row], 0, 0.0
     if bool((commit_step[row][response] < 0).any()):
         return -math.inf
-    for block in blocks[response].unique().tolist():
+    for block in sorted(set(blocks[response].tolist())):
         members = response & (blocks == block)
         if bool((commit_step[row][members] < forward).any()):
             return -math.inf
