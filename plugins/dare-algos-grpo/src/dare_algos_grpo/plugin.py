@@ -7,8 +7,12 @@ from typing import Any
 
 from dare_core.api import Component, hookimpl
 
-#: LoRA and optimizer of the d1 release, which CJ-GRPO builds on
-_D1_TRAINING: Mapping[str, Any] = {
+_D1: Mapping[str, Any] = {
+    "likelihood.kind": "one-step",
+    "rollout.new_tokens": 256,
+    "rollout.steps_total": 128,
+    "rollout.block_length": 32,
+    "rollout.temperature": 0.9,
     "optim.lr": 3e-6,
     "optim.betas": (0.9, 0.99),
     "optim.weight_decay": 0.1,
@@ -17,6 +21,30 @@ _D1_TRAINING: Mapping[str, Any] = {
     "peft.kind": "lora",
     "peft.r": 128,
     "peft.alpha": 64,
+}
+
+_COUPLED: Mapping[str, Any] = {
+    "likelihood.kind": "coupled",
+    "rollout.new_tokens": 256,
+    "rollout.steps_total": 256,
+    "rollout.temperature": 1.0,
+    "rollout.top_p": 0.95,
+    "rollout.selection.kind": "entropy",
+    "optim.lr": 1e-6,
+    "optim.schedule": "cosine",
+    "optim.min_lr_ratio": 0.1,
+    "optim.betas": (0.9, 0.99),
+    "optim.weight_decay": 0.1,
+    "optim.clip_norm": 0.2,
+    "optim.batch_size": 80,
+}
+
+#: optimizer and LoRA as in d1, whose code CJ-GRPO builds on
+_CJ: Mapping[str, Any] = {
+    **_D1,
+    "likelihood.kind": "trajectory",
+    "rollout.block_length": 128,
+    "rollout.temperature": 1.0,
 }
 
 #: the unified framework of arXiv:2604.04215: one loss for all, full fine-tuning, one update per rollout
@@ -58,14 +86,7 @@ def dare_algorithms() -> Iterable[Component]:
             summary="diffu-GRPO: one-step likelihood with masked prompts, several updates per rollout",
             requires=("torch",),
             needs=frozenset({"prompts", "sampling", "token-estimate"}),
-            defaults={
-                "likelihood.kind": "one-step",
-                "rollout.new_tokens": 256,
-                "rollout.steps_total": 128,
-                "rollout.block_length": 32,
-                "rollout.temperature": 0.9,
-                **_D1_TRAINING,
-            },
+            defaults=_D1,
             presets={"dare-2604": _UNIFIED},
             paper="arXiv:2504.12216",
         ),
@@ -76,21 +97,7 @@ def dare_algorithms() -> Iterable[Component]:
             summary="Coupled-GRPO: complementary masks, leave-one-out baseline",
             requires=("torch",),
             needs=frozenset({"prompts", "sampling", "token-estimate"}),
-            defaults={
-                "likelihood.kind": "coupled",
-                "rollout.new_tokens": 256,
-                "rollout.steps_total": 256,
-                "rollout.temperature": 1.0,
-                "rollout.top_p": 0.95,
-                "rollout.selection.kind": "entropy",
-                "optim.lr": 1e-6,
-                "optim.schedule": "cosine",
-                "optim.min_lr_ratio": 0.1,
-                "optim.betas": (0.9, 0.99),
-                "optim.weight_decay": 0.1,
-                "optim.clip_norm": 0.2,
-                "optim.batch_size": 80,
-            },
+            defaults=_COUPLED,
             presets={"dare-2604": {**_UNIFIED, "likelihood.ratio_per": "row"}},
             paper="arXiv:2506.20639",
         ),
@@ -101,14 +108,7 @@ def dare_algorithms() -> Iterable[Component]:
             summary="CJ-GRPO: policy gradient on the decoder's own steps",
             requires=("torch",),
             needs=frozenset({"prompts", "sampling", "view-token-estimate"}),
-            defaults={
-                "likelihood.kind": "trajectory",
-                "rollout.new_tokens": 256,
-                "rollout.steps_total": 128,
-                "rollout.block_length": 128,
-                "rollout.temperature": 1.0,
-                **_D1_TRAINING,
-            },
+            defaults=_CJ,
             presets={"dare-2604": {**_UNIFIED, "rollout.new_tokens": 256}},
             paper="arXiv:2509.23924",
         ),

@@ -1,0 +1,138 @@
+"""The one-file examples and the product give the same numbers on the same draws."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from tests.made_inputs import plan_context, rollout_of, scores_from_logits, split_rows
+
+from dare_algos_grpo.cj_grpo import CjGrpo
+from dare_algos_grpo.config import (
+    CjGrpoSection,
+    CoupledGrpoSection,
+    CoupledSection,
+    D1Section,
+    OneStepSection,
+    TrajectorySection,
+)
+from dare_algos_grpo.coupled_grpo import CoupledGrpo
+from dare_algos_grpo.d1 import D1
+from dare_algos_grpo.estimators.coupled import Coupled
+from dare_algos_grpo.estimators.one_step import OneStep
+from dare_algos_grpo.estimators.trajectory import Trajectory
+from dare_core.interfaces import Algorithm, LikelihoodEstimator, Objective
+from dare_core.types import Progress, Rollout, Verdict, VerdictStatus, Views
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "one_file"
+
+
+def example(kind: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"one_file_{kind.replace('-', '_')}", EXAMPLES / f"{kind}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Setting:
+    """An example's three policies, and one rollout of it in the product's form."""
+
+    def __init__(self, kind: str) -> None:
+        self.module = example(kind)
+        self.generator = torch.Generator().manual_seed(3)
+        self.live, self.old, self.base = (self.module.Toy(self.generator) for _ in range(3))
+        # Policies near each other, so that ratios fall within and beyond the clip range.
+        for policy in (self.old, self.base):
+            for mine, theirs in zip(policy.parameters(), self.live.parameters(), strict=True):
+                mine.data = 0.3 * mine.data + 0.7 * theirs.data
+        prompts = torch.randint(0, 4, (2, self.module.PROMPT), generator=self.generator)
+        prompts = prompts.repeat_interleave(self.module.GROUP, dim=0)
+        out = self.module.sample(self.old, prompts, 1.0, self.generator)
+        self.tokens, self.commit_step = out if isinstance(out, tuple) else (out, torch.full(out.shape, -1))
+        self.rewards = self.module.reward(self.tokens)
+        self.uniform = torch.rand(self.tokens.shape, generator=self.generator, dtype=torch.float64)
+
+    def rollout(self) -> Rollout:
+        rows = split_rows(self.tokens, self.module.PROMPT)
+        completion = torch.zeros_like(rows.response)
+        ends = (self.tokens == self.module.EOS) & rows.response
+        completion = rows.response & (ends.cumsum(dim=1) - ends.long() == 0)
+        group = torch.arange(len(rows)) // self.module.GROUP
+        return rollout_of(replace(rows, completion=completion, group=group), self.commit_step)
+
+    def product(self, algorithm: Algorithm, estimator: LikelihoodEstimator, views: Views) -> list[torch.Tensor]:
+        """Loss and gradients of the product."""
+        rollout = self.rollout()
+        verdicts = [Verdict(float(r), VerdictStatus.WRONG) for r in self.rewards]
+
+        def estimate(policy: torch.nn.Module):
+            return estimator.reduce(views, scores_from_logits(views, policy(views.inputs)), rollout).detached()
+
+        objective = Objective(
+            estimator=estimator,
+            algorithm=algorithm,
+            rows=rollout,
+            views=views,
+            progress=Progress(0, 1),
+            advantages=algorithm.advantages(rollout, verdicts),
+            old=estimate(self.old),
+            reference=estimate(self.base),
+        )
+        loss = objective(scores_from_logits(views, self.live(views.inputs))).loss
+        return [loss, *torch.autograd.grad(loss, list(self.live.parameters()))]
+
+    def shown(self, loss: torch.Tensor) -> list[torch.Tensor]:
+        """Loss and gradients of the example."""
+        return [loss, *torch.autograd.grad(loss, list(self.live.parameters()))]
+
+
+def assert_same(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
+    # Rewards travel as float32 in verdicts' advantages.
+    for mine, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
+
+
+def test_d1_in_one_file_is_the_product():
+    s = Setting("d1")
+    estimates = [s.module.log_likelihood(policy, s.tokens, s.uniform) for policy in (s.live, s.old, s.base)]
+    mask = s.module.completion_mask(s.tokens)
+    shown = s.module.loss(
+        *(e.detach() if i else e for i, e in enumerate(estimates)), s.module.advantages(s.rewards), mask
+    )
+    estimator = OneStep(OneStepSection())
+    views = estimator.views(s.rollout(), plan_context(s.module.MASK), s.uniform)
+    assert_same(s.product(D1(D1Section()), estimator, views), s.shown(shown))
+
+
+def test_coupled_grpo_in_one_file_is_the_product():
+    s = Setting("coupled-grpo")
+    estimates = [s.module.log_likelihood(policy, s.tokens, s.uniform, 0.4) for policy in (s.live, s.old, s.base)]
+    mask = s.module.completion_mask(s.tokens)
+    shown = s.module.loss(
+        *(e.detach() if i else e for i, e in enumerate(estimates)), s.module.advantages(s.rewards), mask
+    )
+    estimator = Coupled(CoupledSection())
+    ratio = torch.full((len(s.tokens),), 0.4, dtype=torch.float64)
+    views = estimator.views(s.rollout(), plan_context(s.module.MASK), s.uniform, ratio)
+    assert_same(s.product(CoupledGrpo(CoupledGrpoSection()), estimator, views), s.shown(shown))
+
+
+def test_cj_grpo_in_one_file_is_the_product():
+    s = Setting("cj-grpo")
+    estimates = [s.module.log_likelihoods(policy, s.tokens, s.commit_step) for policy in (s.live, s.old, s.base)]
+    shown = s.module.loss(
+        *(e.detach() if i else e for i, e in enumerate(estimates)), s.module.advantages(s.rewards), s.commit_step
+    )
+    estimator = Trajectory(TrajectorySection())
+    views = estimator.plan(s.rollout(), plan_context(s.module.MASK))
+    assert_same(s.product(CjGrpo(CjGrpoSection()), estimator, views), s.shown(shown))
+
+
+@pytest.mark.parametrize("kind", ["d1", "coupled-grpo", "cj-grpo"])
+def test_the_example_learns(kind):
+    history = example(kind).train()
+    assert sum(history[-5:]) > sum(history[:5]) + 1.0
