@@ -89,7 +89,7 @@ class Snapshots:
     Attributes:
         inputs: [S,L] int64 canvas before the forward.
         predicted: [S,L] int64 the model's guess at every position (the input where nothing was masked).
-        confidence: [S,L] probability of the guess.
+        confidence: [S,L] probability of the guess; 0 where nothing was masked.
         row: [S] int64 row of the rollout.
         step: [S] int64 denoising forward, from 0.
         parent: [S] int64 index of the parent snapshot, -1 for roots; None where rollouts do not branch.
