@@ -21,9 +21,13 @@ OFFICIAL: Mapping[str, Mapping[Slot, tuple[str, ...]]] = MappingProxyType(
         "dare-llada2": {Slot.MODEL: ("llada2",)},
         "dare-diffusion-gemma": {Slot.MODEL: ("diffusion-gemma",)},
         "dare-algos-grpo": {
-            Slot.ALGORITHM: ("d1", "coupled-grpo", "mdpo", "cj-grpo", "justgrpo", "d-treerpo", "tracerl", "wd1")
+            Slot.ALGORITHM: ("d1", "coupled-grpo", "mdpo", "cj-grpo", "justgrpo", "d-treerpo", "tracerl", "wd1"),
+            Slot.LIKELIHOOD: ("one-step", "coupled", "trajectory"),
         },
-        "dare-algos-elbo": {Slot.ALGORITHM: ("sft", "dpo", "vrpo", "spg", "bgpo", "ebpo", "espo")},
+        "dare-algos-elbo": {
+            Slot.ALGORITHM: ("sft", "dpo", "vrpo", "spg", "bgpo", "ebpo", "espo"),
+            Slot.LIKELIHOOD: ("bernoulli",),
+        },
         "dare-fastdllm": {Slot.ROLLOUT: ("fastdllm",)},
         "dare-sglang": {Slot.ROLLOUT: ("sglang",)},
         "dare-lmdeploy": {Slot.ROLLOUT: ("lmdeploy",)},
