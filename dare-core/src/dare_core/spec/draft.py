@@ -76,8 +76,6 @@ class Draft:
     def place(self, path: str) -> str | None:
         """Where a value stands, or else its section."""
         node = self.root.get(path.split("."))
-        if node is not None and node.origin.source in ("spec", "overlay", "command line"):
-            return node.where
         section = self.root.entries.get(path.split(".")[0])
-        written = section is not None and section.origin.source in ("spec", "overlay", "command line")
-        return section.where if section is not None and written else self.root.where
+        places = [found.where for found in (node, section, self.root) if found is not None]
+        return next(filter(None, places), None)

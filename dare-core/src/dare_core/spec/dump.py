@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from dare_core.components import Slot
+from dare_core.spec.merge import LIST_SECTIONS
 from dare_core.spec.nodes import Node
 from dare_core.spec.plan import Choice, Origin, RunPlan
 from dare_core.spec.selection import Selection
@@ -88,18 +89,20 @@ def origins_of(resolved: Mapping[str, Any], selection: Selection, filled: Mappin
 
 
 def _node_at(parts: tuple[str, ...], root: Node, filled: Mapping[str, Node]) -> Node | None:
-    """The node that gave a leaf: in the innermost nested component around it, or in the spec."""
-    for length in range(len(parts) - 1, 0, -1):
-        prefix = ".".join(parts[:length])
-        nested = filled.get(prefix) or (filled.get(parts[0]) if parts[:length] == (parts[0], "0") else None)
-        if nested is not None:
-            found = nested.get(parts[length:])
+    """The node that gave a leaf: in the innermost component around it, or in the spec."""
+    spellings = [parts]
+    if parts[0] in LIST_SECTIONS and parts[1:2] == ("0",):
+        spellings.append((parts[0], *parts[2:]))
+    for spelling in spellings:
+        for length in range(len(spelling) - 1, 0, -1):
+            component = filled.get(".".join(spelling[:length]))
+            found = component.get(spelling[length:]) if component is not None else None
             if found is not None:
                 return found
-    single = parts[0] in ("eval", "trackers") and parts[1:2] == ("0",) and root.get(parts[:1]) is not None
-    if single and isinstance(root.entries[parts[0]].value, Mapping):
-        parts = (parts[0], *parts[2:])
-    return root.get(parts)
+        found = root.get(spelling)
+        if found is not None:
+            return found
+    return None
 
 
 def _owner(parts: tuple[str, ...], resolved: Mapping[str, Any]) -> str:

@@ -145,7 +145,8 @@ def laid_out(
         if written is not None:
             node = written if node is None else merged_section(name, node, written)
         if node is not None:
-            entries[name] = node
+            unplaced = node.where is None and isinstance(node.value, Mapping)
+            entries[name] = Node(node.value, user.origin) if unplaced else node
     return Node(entries, user.origin)
 
 

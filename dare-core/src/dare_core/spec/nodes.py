@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,8 @@ class Node:
 
     @property
     def where(self) -> str | None:
-        """``file:line``, if the value was written in a file or on the command line."""
-        return self.origin.where or None
+        """``file:line``, if a person wrote the value."""
+        return (self.origin.where or None) if self.origin.by_hand else None
 
     def plain(self) -> Any:
         """The value as ordinary dicts, lists and scalars."""
@@ -255,8 +255,3 @@ def _scalar(text: str) -> ScalarValue:
     if match := _INFINITY.fullmatch(text):
         return float(f"{match[1]}inf")
     return text
-
-
-def moved(node: Node, origin: Origin) -> Node:
-    """``node`` with another origin at its top."""
-    return replace(node, origin=origin)

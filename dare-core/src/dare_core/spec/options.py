@@ -40,6 +40,8 @@ class OptionReader:
         problems: everything found so far.
         filled: path -> the options of a nested component with its presets and wishes filled in.
         used: every component found, whether or not its options are valid.
+        settled: whether every named component is known. Otherwise options may be missing only because nobody could
+            give them, and that is not reported (but for ``run``, which nobody else fills).
     """
 
     catalog: Catalog
@@ -47,6 +49,7 @@ class OptionReader:
     problems: list[Problem] = field(default_factory=list)
     filled: dict[str, Node] = field(default_factory=dict)
     used: list[Used] = field(default_factory=list)
+    settled: bool = True
 
     def config_class(self, registered: Registered, path: str, where: str | None) -> type[SectionConfig] | None:
         """The component's config class; a plugin that breaks its contract is a problem of this section."""
@@ -66,7 +69,7 @@ class OptionReader:
             return self.catalog.find(slot, name)
         except UserError as error:
             self.problems += [
-                replace(problem, path=f"{path}.kind", where=section_place(kind, section)) for problem in error.problems
+                replace(problem, path=f"{path}.kind", where=kind.where or section.where) for problem in error.problems
             ]
         self._check_keys_of_unknown(slot, name, section, path)
         return None
@@ -110,6 +113,8 @@ class OptionReader:
         failed: set[str] = set()
         data = self._filled_in(options, model, path, ready, failed)
         config, errors = _validated(model, data, ready)
+        if not self.settled and path != "run":
+            errors = [error for error in errors if error["type"] != "missing"]
         if errors:
             found = problems_of(errors, Section(options, model, path, label, self.elsewhere))
             self.problems += [problem for problem in found if problem.path not in failed]
@@ -119,7 +124,7 @@ class OptionReader:
         """A component with its validated options, or None where there were problems."""
         model = self.config_class(registered, path, node.where)
         config = self.read(node, model, path, str(kind.value)) if model is not None else None
-        place = section_place(kind, node)
+        place = kind.where or node.where
         self.used.append(Used(path=path, slot=slot, registered=registered, where=place, config=config))
         if config is None:
             return None
@@ -215,11 +220,6 @@ def _validated(
         _, further = _validated(model, {key: data[key] for key in data if key not in unknown}, ready)
         errors += further
     return None, errors
-
-
-def section_place(node: Node, section: Node) -> str | None:
-    """Where a value stands, or its section where the value was not written by hand."""
-    return node.where if node.origin.source in ("spec", "overlay", "command line") else section.where
 
 
 def without_silent_nulls(section: Node, model: type[BaseModel]) -> Node:

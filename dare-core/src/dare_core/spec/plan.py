@@ -49,6 +49,11 @@ class Origin:
     source: str
     where: str = ""
 
+    @property
+    def by_hand(self) -> bool:
+        """Whether a person wrote the value, so that ``where`` is a place to look at."""
+        return self.source in ("spec", "overlay", "command line")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:

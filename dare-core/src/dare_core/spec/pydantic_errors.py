@@ -15,7 +15,6 @@ from dare_core.spec.nodes import Node, described
 from dare_core.spec.problems import did_you_mean, joined
 
 Path = tuple[str | int, ...]
-_BY_HAND = ("spec", "overlay", "command line")
 #: pydantic's error type -> what is allowed; {names} are filled from the error's context
 _ALLOWED: Mapping[str, str] = {
     "int_type": "a whole number",
@@ -156,10 +155,7 @@ def unknown_key(
 ) -> Problem:
     """A key that the options of ``label`` do not have: the section that has it, or the nearest key."""
     homes = [home for home in elsewhere.get(key, ()) if home != path.rpartition(".")[0]]
-    if homes:
-        hint = f"it belongs to {joined(homes)}"
-    else:
-        hint = did_you_mean(key, sorted(known - {"kind", "preset"}), what="its keys")
+    hint = f"it belongs to {joined(homes)}" if homes else did_you_mean(key, sorted(known), what="its keys")
     return Problem(f"unknown key for {label}", path, node.where, hint)
 
 
@@ -170,20 +166,18 @@ def _place(node: Node, section: Section, *, whole: bool = False) -> tuple[str | 
     """
     given: dict[str, list[str]] = {}
     for key, child in (section.node.entries if whole else {"": node}).items():
-        if child.origin.source not in _BY_HAND:
+        if not child.origin.by_hand:
             giver = f"{child.origin.source} {child.origin.where}".strip()
             given.setdefault(giver, []).append(f"{key}: {child.plain()}" if key else "")
     hint = "; ".join(f"{giver} gives {', '.join(what) if whole else 'it'}" for giver, what in given.items())
-    return (node.where if node.origin.source in _BY_HAND else section.node.where), hint or None
+    return node.where or section.node.where, hint or None
 
 
 def _mentioned(message: str, node: Node) -> str | None:
     """The written key that a message about a whole section speaks of first."""
     spots = {key: _names(message, key) for key in node.entries}
     written = {
-        key: spot.start()
-        for key, spot in spots.items()
-        if spot is not None and node.entries[key].origin.source in _BY_HAND
+        key: spot.start() for key, spot in spots.items() if spot is not None and node.entries[key].origin.by_hand
     }
     return min(written, key=lambda key: written[key]) if written else None
 

@@ -86,7 +86,8 @@ def _resolve(user: Node, catalog: Catalog, files: Sequence[str], problems: list[
     problems = [*problems, *_check_top_level(user)]
     user = Node({name: _without_null_kind(node) for name, node in user.entries.items()}, user.origin)
     selection = select(user, catalog, SECTIONS)
-    reader = OptionReader(catalog, _keys_elsewhere(selection), problems)
+    settled = selection.kinds.keys() == selection.picked.keys()
+    reader = OptionReader(catalog, _keys_elsewhere(selection), problems, settled=settled)
     draft = _draft(selection, user, reader)
     facts, found = check_draft(draft, catalog)
     problems += found
@@ -170,7 +171,7 @@ def _core_section(name: str, root: Node, user: Node, reader: OptionReader) -> Se
     model = CORE_SECTIONS[name]
     node = root.entries.get(name)
     if node is None or node.value is None:
-        if name != "peft":
+        if name == "run" or (name == "optim" and reader.settled):
             required = ", ".join(key for key, info in model.model_fields.items() if info.is_required())
             where = node.where if node is not None else user.where
             reader.problems.append(Problem("missing section", name, where, f"it needs {required}"))
