@@ -41,11 +41,12 @@ def measured(count: int) -> Iterator[tuple[str, Reward, list[Prompt], list[str]]
     prompts = [Prompt(r["id"], i, text=r["prompt"], reference=r["answer"]) for i, r in enumerate(solutions)]
     worked = [row["answer"] for row in solutions]
     yield "gsm8k accuracy", Gsm8kReward(Gsm8kSection()), prompts, worked
-    yield "gsm8k d1", Gsm8kReward(Gsm8kSection(score="d1")), prompts, worked
     finals = [
         Prompt(r["id"], i, text=r["prompt"], reference=r["metadata"]["final_answer"]) for i, r in enumerate(solutions)
     ]
     boxed = [f"{r['answer'].rpartition('####')[0]}\\boxed{{{r['metadata']['final_answer']}}}" for r in solutions]
+    tagged = [f"<answer>\n{row['metadata']['final_answer']}\n</answer>\n" for row in solutions]
+    yield "gsm8k d1", Gsm8kReward(Gsm8kSection(score="d1")), finals, tagged
     for score in ("math-verify", "dare", "d1"):
         yield f"math {score}", MathReward(MathSection(score=score)), finals, boxed
     yield from _puzzles(count)

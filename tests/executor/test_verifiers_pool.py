@@ -96,7 +96,6 @@ def test_third_is_correct_from_a_worker_thread(math: MathReward) -> None:
     assert from_a_thread(math, THIRD).status is VerdictStatus.CORRECT
 
 
-@pytest.mark.slow
 def test_power_tower_times_out_within_a_second_over_the_limit_and_the_next_item_is_served(math: MathReward) -> None:
     start = time.monotonic()
     found = from_a_thread(math, TOWER)
