@@ -204,3 +204,8 @@ def test_the_fingerprint_follows_content_and_templates() -> None:
     assert same[0] == same[1]
     assert read(path, prompt="{prompt} ").fingerprint != same[0]
     assert read(path, prompt="{prompt}", limit=39).fingerprint != same[0]
+
+
+def test_an_empty_prompt_template_is_meant_and_gives_whole_texts_to_learn(write: Any) -> None:
+    found = read(write({"text": "once upon a time"}), prompt="", completion="{text}")
+    assert [(d.prompt.text, d.completion) for d in found.demonstrations] == [("", "once upon a time")]

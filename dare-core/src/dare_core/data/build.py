@@ -76,7 +76,9 @@ class ExampleBuilder:
         else:
             messages = tuple(Message(role, template.render(row)) for role, template in self._turns)
         text = None if self._text is None else self._text.render(row)
-        if not any(part.strip() for part in (text or "", *(message.content for message in messages))):
+        written = (text or "", *(message.content for message in messages))
+        # `prompt: ""` is meant: whole texts to learn, as in pre-training.
+        if self._config.prompt != "" and not any(part.strip() for part in written):
             raise FieldError("the prompt is empty")
         return Prompt(
             id=row_id,
