@@ -77,6 +77,11 @@ def interrupting(prompt, response):
 PROMPTS = ["ab", "bc", "cd", "de", "ef", "fa", "abc", "bcd", "cde", "def"]
 
 
+def digits(prompt: object, text: str) -> float:
+    """A reward that differs between most responses."""
+    return sum(character.isdigit() for character in text) + len(text) / 99
+
+
 def write_inputs(folder: Path) -> None:
     """Data of a toy run: train.jsonl, held.jsonl, pairs of none."""
     folder.mkdir(parents=True, exist_ok=True)
