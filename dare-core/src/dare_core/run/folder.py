@@ -24,6 +24,7 @@ from dare_core.run.lock import FolderLock
 from dare_core.run.manifest import DistributionReport, build_manifest, changed_versions, resume_entry
 from dare_core.run.metrics import metrics_line
 from dare_core.spec.plan import RunPlan
+from dare_core.spec.yaml_text import yaml_text
 
 MANIFEST = "manifest.json"
 METRICS = "metrics.jsonl"
@@ -98,7 +99,7 @@ class RunFolder:
         shutil.rmtree(temporary, ignore_errors=True)
         try:
             write_text(temporary / INPUT, _input_text(input_files, sets))
-            write_text(temporary / RESOLVED, yaml.safe_dump(_plain(plan.resolved), sort_keys=False, allow_unicode=True))
+            write_text(temporary / RESOLVED, yaml_text(_plain(plan.resolved)))
             write_json(temporary / LEDGER, Ledger().to_json())
             write_json(temporary / STATE, asdict(RunState()))
             write_json(temporary / MANIFEST, build_manifest(plan, catalog_reports, arguments))

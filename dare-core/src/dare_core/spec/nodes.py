@@ -208,7 +208,7 @@ class _Reader:
         if not _encodable(node.value):
             self.problems.append(Problem("text holds a lone surrogate, which is no character", where=origin.where))
             return Node("", origin)
-        return Node(node.value if node.tag == "quoted" else _scalar(node.value), origin)
+        return Node(node.value if node.tag == "quoted" else scalar_of(node.value), origin)
 
     def _entries(self, node: yaml.MappingNode, depth: int) -> dict[str, Node]:
         entries: dict[str, Node] = {}
@@ -245,7 +245,8 @@ def _encodable(text: str) -> bool:
     return not any(0xD800 <= ord(character) <= 0xDFFF for character in text)
 
 
-def _scalar(text: str) -> ScalarValue:
+def scalar_of(text: str) -> ScalarValue:
+    """What a plain scalar means."""
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):

@@ -15,9 +15,9 @@ from dare_core.catalog import Catalog, Registered
 from dare_core.components import Slot
 from dare_core.errors import PluginError
 from dare_core.spec.resolve import CORE_SECTIONS, SECTIONS, SPEC_VERSION
+from dare_core.spec.selection import DEFAULT_KINDS
 
 Schema = dict[str, Any]
-_DEFAULT_KINDS: Mapping[Slot, str] = {Slot.ROLLOUT: "native", Slot.ENGINE: "local"}
 _LISTS = (Slot.EVALUATOR, Slot.TRACKER)
 
 
@@ -64,7 +64,7 @@ def _add_slot(slot: Slot, catalog: Catalog, definitions: dict[str, Schema]) -> N
         definition = f"{slot}.{registered.qualified.replace(':', '.')}"
         definitions[definition] = _component(registered, catalog, definition, definitions)
         cases.append({"if": {"properties": {"kind": {"enum": forms}}, "required": ["kind"]}, "then": _ref(definition)})
-        if _DEFAULT_KINDS.get(slot, kind) == kind:
+        if DEFAULT_KINDS.get(slot, kind) == kind:
             fallbacks.append(_ref(definition))
     fallback = {"anyOf": fallbacks} if fallbacks else {}
     kinds: Schema = {"enum": names} if names else {"not": {}}

@@ -18,7 +18,7 @@ from dare_core.spec.options import OptionReader, default_data_kind, without_sile
 from dare_core.spec.plan import Origin
 
 #: kinds where the whole spec is silent
-_DEFAULT_KINDS: Mapping[Slot, str] = {Slot.ROLLOUT: "native", Slot.ENGINE: "local"}
+DEFAULT_KINDS: Mapping[Slot, str] = {Slot.ROLLOUT: "native", Slot.ENGINE: "local"}
 #: a component may choose others, which may choose others: more rounds than this would be a circle
 _ROUNDS = 8
 
@@ -145,8 +145,8 @@ def _kinds(root: Node, catalog: Catalog) -> dict[Slot, Node]:
 
 
 def _default_kind(slot: Slot, section: Node | None, root: Node, catalog: Catalog) -> Node | None:
-    if slot in _DEFAULT_KINDS:
-        return Node(_DEFAULT_KINDS[slot], replace(root.origin, source="default", where="core"))
+    if slot in DEFAULT_KINDS:
+        return Node(DEFAULT_KINDS[slot], replace(root.origin, source="default", where="core"))
     if section is None:
         return None
     if slot is Slot.MODEL:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
-
 from dare_core.spec.plan import Origin, RunPlan
+from dare_core.spec.yaml_text import scalar_text
 
 _WIDEST = 60
 
@@ -45,7 +43,7 @@ def _lines(data: Any, path: str, indent: str, origins: Mapping[str, Origin]) -> 
     entries = data.items() if isinstance(data, Mapping) else [("-", item) for item in data]
     for index, (key, value) in enumerate(entries):
         inner = f"{path}.{key if key != '-' else index}".lstrip(".")
-        head = f"{indent}-" if key == "-" else f"{indent}{_scalar(key)}:"
+        head = f"{indent}-" if key == "-" else f"{indent}{scalar_text(key)}:"
         origin = _common_origin(value, inner, origins)
         if origin is not None:
             yield f"{head} {_flow(value)}", origin_text(origin)
@@ -70,15 +68,8 @@ def _common_origin(value: Any, path: str, origins: Mapping[str, Origin]) -> Orig
 
 def _flow(value: Any) -> str:
     if isinstance(value, list):
-        return f"[{', '.join(_scalar(item) for item in value)}]"
-    return "{}" if value == {} else _scalar(value)
-
-
-def _scalar(value: Any) -> str:
-    if isinstance(value, float) and math.isfinite(value):
-        return repr(value)
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True)
-    return text.removesuffix("\n").removesuffix("\n...").rstrip()
+        return f"[{', '.join(scalar_text(item) for item in value)}]"
+    return "{}" if value == {} else scalar_text(value)
 
 
 def _value_at(data: Any, path: str) -> Any:
