@@ -7,7 +7,7 @@ published tensors live in it, how logits are aligned, and how its text is encode
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -47,7 +47,7 @@ class TransformerAdapter(ModelAdapter):
 
     Attributes:
         shift: 0 = the state at a position predicts its own token; 1 = it predicts the next one.
-        lora_names: published names of adapted modules -> names in the module, for ``peft.targets``.
+        lora_names: published names of adapted modules -> name or names in the module, for ``peft.targets``.
         head_chunk: rows of the output head computed together; None = by memory.
         max_shard_bytes: limit of one saved weight file; None = the published files, or 5 GB for fresh models.
         published_config: config.json as parsed, or the section's.
@@ -56,7 +56,7 @@ class TransformerAdapter(ModelAdapter):
 
     module: Any
     shift: ClassVar[int] = 0
-    lora_names: ClassVar[Mapping[str, str]] = {}
+    lora_names: ClassVar[Mapping[str, str | tuple[str, ...]]] = {}
 
     def __init__(
         self,
@@ -94,6 +94,11 @@ class TransformerAdapter(ModelAdapter):
         """Where each published tensor lives in the module."""
 
     @classmethod
+    def folder_layout(cls, published: Mapping[str, Any], keys: Collection[str]) -> WeightLayout:
+        """Like :meth:`weight_layout` for a folder with these tensors, where a family reads a second form too."""
+        return cls.weight_layout(published)
+
+    @classmethod
     @abstractmethod
     def fresh_std(cls, published: Mapping[str, Any], parameter: str) -> float | None:
         """Standard deviation of a fresh parameter; None = a scale that starts at 1."""
@@ -120,12 +125,15 @@ class TransformerAdapter(ModelAdapter):
         with torch.device("meta"):
             module: Any = cls.build_module(published).to(dtype)
         if weights is not None:
-            check_layout(weights, cls.weight_layout(published), module)
+            stored = cls.folder_layout(published, weights.shapes.keys())
+            check_layout(weights, stored, module)
         module.to_empty(device=device)
         module.tie_weights()
         cls.restore_buffers(module, device)
         if weights is not None:
-            read_weights(weights, cls.weight_layout(published), module)
+            read_weights(weights, stored, module)
+            layout = cls.weight_layout(published)
+            weights = weights if stored.keys() == layout.keys() else weights.under(stored, layout)
         else:
             initialise(module, seed, lambda name: cls.fresh_std(published, name))
         module.eval()

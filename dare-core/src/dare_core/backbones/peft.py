@@ -61,7 +61,7 @@ def attach(
     module: nn.Module,
     section: PeftSection,
     groups: Mapping[str, Sequence[str] | str],
-    published_names: Mapping[str, str],
+    published_names: Mapping[str, str | tuple[str, ...]],
     *,
     seed: int,
     base: str | None,
@@ -72,7 +72,7 @@ def attach(
         module: with the output head as ``lm_head``.
         section: type, rank, scale, targets.
         groups: the family's named target groups.
-        published_names: published module names -> the module's own.
+        published_names: published module names -> the module's own, several where one was split.
         seed: addresses the first values.
         base: recorded in the adapter's files as the model it belongs to.
 
@@ -113,7 +113,7 @@ def _targets(
     module: nn.Module,
     section: PeftSection,
     groups: Mapping[str, Sequence[str] | str],
-    published_names: Mapping[str, str],
+    published_names: Mapping[str, str | tuple[str, ...]],
 ) -> list[str] | str:
     if isinstance(section.targets, str):
         if section.targets not in groups:
@@ -127,7 +127,8 @@ def _targets(
         group = groups[section.targets]
         targets: list[str] | str = group if isinstance(group, str) else list(group)
     else:
-        targets = [published_names.get(name, name) for name in section.targets]
+        named = [published_names.get(name, name) for name in section.targets]
+        targets = [own for entry in named for own in ([entry] if isinstance(entry, str) else entry)]
     linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
     body = [name for name in linear if name != "lm_head"]
     if isinstance(targets, str):

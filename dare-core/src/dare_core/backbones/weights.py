@@ -2,7 +2,8 @@
 
 A family states its *weight layout*: published key -> the parts of module parameters that hold it. Most
 keys are one whole parameter; fused matrices are several parts, and one expert of a stacked parameter is
-an indexed part. The same layout reads and writes.
+an indexed part. The same layout reads and writes. A buffer is a part like a parameter, but keeps the dtype
+it was stored in: it is not trained, and routing biases are finer than half precision.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Part:
     """Where a published tensor (or its next rows, if it has several parts) lives.
 
     Attributes:
-        parameter: dotted name in the module.
-        index: index into the parameter; empty = all of it.
+        parameter: dotted name of a parameter or buffer in the module.
+        index: index into the parameter; empty = all of it. Buffers are never indexed.
     """
 
     parameter: str
@@ -64,6 +65,27 @@ class PublishedWeights:
             with safe_open(self.folder / name, framework="pt") as file:
                 for key in file.keys():  # noqa: SIM118 - not a mapping
                     yield key, file.get_tensor(key)
+
+    def under(self, stored: WeightLayout, layout: WeightLayout) -> PublishedWeights:
+        """The same files and dtypes under the keys of another layout of the same module.
+
+        Args:
+            stored: layout of the folder's own keys.
+            layout: layout to save in; a key follows the folder's key that holds the start of its first part.
+        """
+        homes: dict[str, str] = {}
+        for key, parts in stored.items():
+            for part in parts:
+                homes.setdefault(part.parameter, key)
+        origin = {key: homes[parts[0].parameter] for key, parts in layout.items()}
+        order = {name: place for place, name in enumerate(dict.fromkeys(self.files.values()))}
+        keys = sorted(origin, key=lambda key: order[self.files[origin[key]]])
+        return PublishedWeights(
+            self.folder,
+            {key: self.files[origin[key]] for key in keys},
+            {},
+            {key: self.dtypes[origin[key]] for key in keys},
+        )
 
 
 def inspect_weights(folder: Path) -> PublishedWeights:
@@ -126,7 +148,7 @@ def check_layout(weights: PublishedWeights, layout: WeightLayout, module: nn.Mod
     Raises:
         UserError: names every missing, extra and misshapen tensor.
     """
-    parameters = dict(module.named_parameters())
+    parameters = _named_tensors(module)
     where = str(weights.folder)
     problems = [Problem(f"missing tensor {key}", where=where) for key in layout if key not in weights.shapes]
     problems += [Problem(f"extra tensor {key}", where=where) for key in weights.shapes if key not in layout]
@@ -140,6 +162,10 @@ def check_layout(weights: PublishedWeights, layout: WeightLayout, module: nn.Mod
         raise UserError(problems)
 
 
+def _named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_buffers()), **dict(module.named_parameters())}
+
+
 def _published_shape(parts: Sequence[Part], parameters: Mapping[str, Tensor]) -> tuple[int, ...]:
     shapes = [tuple(_view(parameters[part.parameter], part).shape) for part in parts]
     return (sum(shape[0] for shape in shapes), *shapes[0][1:]) if len(shapes) > 1 else shapes[0]
@@ -150,16 +176,27 @@ def _view(parameter: Tensor, part: Part) -> Tensor:
 
 
 def read_weights(weights: PublishedWeights, layout: WeightLayout, module: nn.Module) -> None:
-    """Copy all published tensors into the module, converting to its dtype and device while reading."""
+    """Copy all published tensors into the module: parameters are converted to its dtype and device while reading,
+    buffers to its device only."""
     parameters = dict(module.named_parameters())
     with torch.no_grad():
         for key, tensor in weights.tensors():
+            if layout[key][0].parameter not in parameters:
+                _replace_buffer(module, layout[key][0].parameter, tensor)
+                continue
             row = 0
             for part in layout[key]:
                 place = _view(parameters[part.parameter], part)
                 taken = tensor[row : row + place.shape[0]] if len(layout[key]) > 1 else tensor
                 place.copy_(taken)
                 row += place.shape[0] if place.dim() else 0
+
+
+def _replace_buffer(module: nn.Module, name: str, tensor: Tensor) -> None:
+    owner, _, leaf = name.rpartition(".")
+    part = module.get_submodule(owner)
+    # Cloned: the tensor that was read lies in the mapped file.
+    setattr(part, leaf, tensor.clone().to(getattr(part, leaf).device))
 
 
 def published_tensor(parts: Sequence[Part], parameter: Callable[[str], Tensor]) -> Tensor:
