@@ -1,0 +1,1 @@
+"""The LLaDA2 family."""
