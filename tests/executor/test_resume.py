@@ -152,3 +152,22 @@ def test_a_killed_process_resumes_to_the_same_files(tmp_path, site):
     assert result.code == 0, result.stderr
     run_dare_here("run", "spec.yaml", folder=tmp_path / "whole")
     assert (run / "metrics.jsonl").read_bytes() == (tmp_path / "whole/runs/toy/metrics.jsonl").read_bytes()
+
+
+def test_a_second_signal_ends_at_once_and_the_run_can_go_on(tmp_path, site):
+    write_spec(tmp_path, online_spec(run__steps=3, run__save_every=1, reward__function="dare_toys.rewards:twice"))
+    (tmp_path / "signal").write_text("2")
+    result = run_dare_here("run", "spec.yaml", folder=tmp_path)
+    assert result.code == 130
+    state = json.loads((tmp_path / "runs/toy/state.json").read_text())
+    assert (state["status"], state["step"]) == ("interrupted", 0)
+    assert "nothing is saved yet" in state["message"]
+    assert run_dare_here("resume", "runs/toy", folder=tmp_path).code == 0
+
+
+def test_a_run_whose_loss_is_not_finite_is_marked_failed(tmp_path, site):
+    write_spec(tmp_path, offline_spec(run__steps=30, optim__lr=1e300, optim__clip_norm=None, run__save_every=1))
+    result = run_dare_here("run", "spec.yaml", folder=tmp_path)
+    assert result.code == 1
+    assert "training step" in result.stderr
+    assert json.loads((tmp_path / "runs/toy/state.json").read_text())["status"] == "failed"

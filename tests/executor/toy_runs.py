@@ -62,6 +62,16 @@ def slow(prompt, response):
     return share_of_a(prompt, response)
 
 
+def twice(prompt, response):
+    """Sends two signals in a row, once."""
+    path = pathlib.Path("signal")
+    if path.exists():
+        path.unlink()
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+    return share_of_a(prompt, response)
+
+
 def interrupting(prompt, response):
     """Sends the process what the file `signal` names, once."""
     path = pathlib.Path("signal")
