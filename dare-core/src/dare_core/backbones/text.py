@@ -1,6 +1,7 @@
-"""Text codecs over a folder's tokenizer.json, without remote code.
+"""Text codecs over a folder's tokenizer files, without remote code.
 
-The file is loaded as it is into the library's generic fast tokenizer; custom classes and ``auto_map`` in
+A tokenizer.json is loaded as it is into the library's generic fast tokenizer; folders that only have
+vocab.json and merges.txt need a class of the library that builds the rest. Custom classes and ``auto_map`` in
 tokenizer_config.json are ignored. Chat templates are rendered in transformers' sandbox.
 
 Plain-text prompts are tokenised as they stand: no start token is added, and special tokens spelled out in
@@ -25,20 +26,34 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 TOKENIZER, SETTINGS, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+_PIECES = ("vocab.json", "merges.txt")
 _NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token", "cls_token", "sep_token")
 
 
-def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+def read_tokenizer(folder: Path, library_class: Any = None) -> PreTrainedTokenizerFast:
     """The folder's tokenizer, with the special tokens and the chat template that its settings name.
 
+    Args:
+        folder: with tokenizer.json, or with vocab.json and merges.txt.
+        library_class: transformers tokenizer class that reads vocab.json and merges.txt; None = tokenizer.json
+            is needed.
+
     Raises:
-        UserError: there is no tokenizer.json, or a file is broken.
+        UserError: the files are missing or broken.
     """
     from transformers import PreTrainedTokenizerFast
 
     if not (folder / TOKENIZER).is_file():
+        if library_class is not None and all((folder / name).is_file() for name in _PIECES):
+            return _from_pieces(folder, library_class)
+        pieces = "" if library_class is None else f", and no {' with '.join(_PIECES)}"
         raise UserError(
-            Problem(f"no {TOKENIZER}", where=str(folder), path="model.tokenizer", hint="name a folder that has one")
+            Problem(
+                f"no {TOKENIZER}{pieces}",
+                where=str(folder),
+                path="model.tokenizer",
+                hint="name a folder that has one",
+            )
         )
     settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
     named = {name: _token_text(settings[name]) for name in _NAMED_TOKENS if settings.get(name)}
@@ -54,6 +69,17 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     if (folder / TEMPLATE).is_file():
         template = (folder / TEMPLATE).read_text(encoding="utf-8")
     tokenizer.chat_template = template
+    return cast("PreTrainedTokenizerFast", tokenizer)
+
+
+def _from_pieces(folder: Path, library_class: Any) -> PreTrainedTokenizerFast:
+    for name in (SETTINGS, "added_tokens.json", "special_tokens_map.json", "vocab.json"):
+        if (folder / name).is_file():
+            read_json(folder / name)  # the library does not say which of its files is broken
+    try:
+        tokenizer = library_class.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:  # bare Exception for malformed pieces, as above
+        raise UserError(Problem(f"not a readable tokenizer ({error})", where=str(folder))) from error
     return cast("PreTrainedTokenizerFast", tokenizer)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 _ASCII = 128
@@ -51,6 +51,47 @@ def write_tokenizer(
     if chat_template is not None:
         settings["chat_template"] = chat_template
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def write_tokenizer_pieces(
+    folder: Path,
+    special_tokens: Mapping[str, int],
+    settings: Mapping[str, object] | None = None,
+    *,
+    plain: Collection[str] = (),
+) -> None:
+    """Write vocab.json, merges.txt, added_tokens.json and tokenizer_config.json, as some families are published.
+
+    The 256 bytes are ids 0 to 255, and there are no merges.
+
+    Args:
+        folder: made if it is missing.
+        special_tokens: text -> id, from 256 on without a gap.
+        settings: further keys of tokenizer_config.json, e.g. ``chat_template`` and ``eos_token``.
+        plain: those of ``special_tokens`` that are published as added tokens with text of their own.
+
+    Raises:
+        ValueError: there is a gap.
+    """
+    if sorted(special_tokens.values()) != list(range(256, 256 + len(special_tokens))):
+        raise ValueError(f"special token ids must be 256 to {255 + len(special_tokens)}: {dict(special_tokens)}")
+    flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
+    ordered = sorted(special_tokens.items(), key=lambda item: item[1])
+    added = {str(index): {"content": text, **flags, "special": text not in plain} for text, index in ordered}
+    contents = {
+        "vocab.json": {symbol: index for index, symbol in enumerate(_symbols())},
+        "added_tokens.json": dict(ordered),
+        "tokenizer_config.json": {
+            "added_tokens_decoder": added,
+            "clean_up_tokenization_spaces": False,
+            "unk_token": None,
+            **(settings or {}),
+        },
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
 
 
 def _symbols() -> list[str]:
