@@ -104,9 +104,22 @@ def test_detection_by_model_type_or_class():
     assert dare_detect_model({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}) is None
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "lladamoe"},
+        {"architectures": ["LLaDAMoEModelLM"]},
+        {"model_type": "llada", "architectures": ["LLaDAMoEModel"]},
+        {"model_type": "llada", "num_experts": 64},
+    ],
+)
+def test_the_mixture_is_told_from_the_dense_model_whose_type_it_shares(config):
+    assert dare_detect_model(config) == "llada-moe"
+
+
 def test_the_component_claims_only_what_stands():
-    (component,) = dare_model_adapters()
-    assert component.provides == {"masked", "token-logp"}
+    components = {component.kind: component.provides for component in dare_model_adapters()}
+    assert components == dict.fromkeys(("llada", "llada-moe"), {"masked", "token-logp"})
 
 
 def test_unknown_options_are_refused():

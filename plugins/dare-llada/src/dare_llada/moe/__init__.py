@@ -1,0 +1,1 @@
+"""LLaDA-MoE, the family's mixture of experts."""
