@@ -85,8 +85,7 @@ class Session:
         self.step = self.start = self._saved = state["step"]
         self._stops.flat_steps = state["flat_steps"]
         self._best = self.folder.state().best
-        restored = Ledger.from_json(state["ledger"])
-        self.ledger.__dict__.update(restored.__dict__)
+        self.ledger = Ledger.from_json(state["ledger"])
         self._counted = self.engine.counters()
 
     def __enter__(self) -> Session:
