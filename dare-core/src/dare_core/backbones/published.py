@@ -47,16 +47,16 @@ class FamilyIds:
     Attributes:
         mask: mask token.
         end: end of text; also padding.
-        end_of_turn: ends a chat answer.
+        end_of_turn: ends a chat answer; None = there is none, or its id is not known.
         rows: head rows of the released checkpoints.
         tokens: ids that the released tokenizer knows, from 0; the head rows beyond are never sampled.
     """
 
     mask: int
     end: int
-    end_of_turn: int
-    rows: int
-    tokens: int
+    end_of_turn: int | None = None
+    rows: int | None = None
+    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,11 @@ def choose_ids(section: ModelSection, eot_id: int | None, published: Mapping[str
     """
     rows = int(published["vocab_size"])
 
-    def choose(given: int | None, key: str, default: int) -> int | None:
+    def choose(given: int | None, key: str, default: int | None) -> int | None:
         value = given if given is not None else published.get(key)
-        return int(value) if value is not None else default if default < rows else None
+        if value is not None:
+            return int(value)
+        return default if default is not None and default < rows else None
 
     mask = choose(section.mask_id, "mask_token_id", family.mask)
     if mask is None:

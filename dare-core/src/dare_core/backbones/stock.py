@@ -2,13 +2,16 @@
 
 Such a family names the class, the config keys it takes over and the members of a layer. Mixtures of
 experts are published with one matrix per expert and projection; the library stacks them, so an expert is
-an indexed part of a stacked parameter.
+an indexed part of a stacked parameter. Folders whose experts are stacked on disk already (``mlp.experts.gate_proj``,
+``up_proj`` and ``down_proj`` with a leading expert dimension, as some training code writes them) are read too, and
+saved with one matrix per expert.
 """
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -16,10 +19,12 @@ from torch import nn
 
 from dare_core.backbones.adapter import TransformerAdapter
 from dare_core.backbones.attention import ATTENTION
+from dare_core.backbones.experts import EXPERTS
 from dare_core.backbones.weights import Part, WeightLayout
 
 #: members of a layer with a gated MLP, beside its attention
 MLP = ("mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight")
+_EXPERT = re.compile(r"(.+\.experts)\.\d+\.(gate_proj|up_proj|down_proj)\.weight")
 #: key within a layer -> its parts within the layer
 LayerParts = Mapping[str, Sequence[Part]]
 
@@ -59,6 +64,19 @@ def decoder_layout(layers: Iterable[LayerParts], *, tied: bool) -> WeightLayout:
     return layout
 
 
+def stacked_experts(layout: WeightLayout) -> WeightLayout:
+    """The layout of a folder whose experts are stacked on disk."""
+    stacked: dict[str, Sequence[Part]] = {}
+    for key, parts in layout.items():
+        match = _EXPERT.fullmatch(key)
+        if match is None:
+            stacked[key] = parts
+        else:
+            every = [Part(part.parameter, (slice(None), *part.index[1:])) for part in parts]
+            stacked.setdefault(f"{match[1]}.{match[2]}", every)
+    return stacked
+
+
 class StockAdapter(TransformerAdapter):
     """See the module.
 
@@ -66,12 +84,14 @@ class StockAdapter(TransformerAdapter):
         library: config class and causal-LM class of transformers.
         config_keys: published keys handed to the config class as they are, where present.
         defaults: published key -> value of an absent key in the published code, where the library's differs.
+        options: further arguments of the config class, such as the implementation of experts.
         identity: ``architectures`` and ``model_type`` by which a saved fresh model is recognised.
     """
 
     library: ClassVar[tuple[Callable[..., Any], Callable[..., nn.Module]]]
     config_keys: ClassVar[tuple[str, ...]]
     defaults: ClassVar[Mapping[str, Any]] = {}
+    options: ClassVar[Mapping[str, Any]] = {}
     identity: ClassVar[tuple[str, str]]
 
     @classmethod
@@ -93,6 +113,7 @@ class StockAdapter(TransformerAdapter):
             eos_token_id=None,
             pad_token_id=None,
             attn_implementation=ATTENTION,
+            experts_implementation=EXPERTS,
         )
         module: Any = model_class(config)
         for layer in module.model.layers:
@@ -110,6 +131,13 @@ class StockAdapter(TransformerAdapter):
         """See the base class."""
         layers = range(int(published["num_hidden_layers"]))
         return decoder_layout((cls.layer_parts(published, n) for n in layers), tied=cls._tied(published))
+
+    @classmethod
+    def folder_layout(cls, published: Mapping[str, Any], keys: Collection[str]) -> WeightLayout:
+        """See the base class: experts one by one, as published, or stacked."""
+        layout = cls.weight_layout(published)
+        stacked = stacked_experts(layout)
+        return stacked if any(key in stacked and key not in layout for key in keys) else layout
 
     @classmethod
     def fresh_std(cls, published: Mapping[str, Any], parameter: str) -> float | None:
