@@ -133,3 +133,23 @@ def test_activation_checkpointing_and_microbatches_change_no_result(tmp_path, ba
         assert metrics["optim/grad_norm"] == pytest.approx(found[0][0]["optim/grad_norm"], rel=1e-4)
         for name, tensor in weights.items():
             torch.testing.assert_close(tensor, found[0][1][name], rtol=1e-3, atol=3e-5)
+
+
+@pytest.mark.parametrize("peft", [None, {"kind": "lora", "r": 2, "alpha": 4}])
+def test_training_in_bfloat16_resumes_exactly_from_float32_masters(tmp_path, base, peft):
+    for name in ("whole", "parts"):
+        spec_of(
+            tmp_path / name,
+            model=base,
+            peft=peft,
+            engine={"kind": "local", "autocast": "bfloat16", "activation_checkpointing": True},
+        )
+    sets = ("--set", "model.dtype=bfloat16")
+    run("run", "spec.yaml", *sets, folder=tmp_path / "whole")
+    run("run", "spec.yaml", *sets, "--to-step", "2", folder=tmp_path / "parts")
+    run("resume", "runs/tiny", folder=tmp_path / "parts")
+    whole, parts = tmp_path / "whole/runs/tiny", tmp_path / "parts/runs/tiny"
+    assert (whole / "metrics.jsonl").read_bytes() == (parts / "metrics.jsonl").read_bytes()
+    first, second = weights_of(whole, 4), weights_of(parts, 4)
+    assert all(tensor.dtype == torch.float32 and torch.equal(tensor, second[name]) for name, tensor in first.items())
+    assert metrics_of(whole)[-1]["rollout/logp_gap_max"] < 1.0
