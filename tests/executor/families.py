@@ -1,101 +1,57 @@
-"""Adapters of families that have no package yet, as far as tests of the shared base need them."""
+"""The model families that are built: what one test of all adapters needs to know of each. A family joins by one line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from dare_core.backbones.adapter import TransformerAdapter
-from dare_core.backbones.attention import ATTENTION
-from dare_core.backbones.text import TokenizerCodec, read_tokenizer
-from dare_core.backbones.weights import Part
 from dare_core.spec.sections import ModelSection
-from dare_core.types import AttentionLayout, ModelFacts
+from dare_dream.adapter import DreamAdapter
+from dare_dream.config import DreamSection
+from dare_dream.testing import write_dream_checkpoint
+from dare_llada.adapter import LladaAdapter
+from dare_llada.config import LladaSection
+from dare_llada.testing import write_llada_checkpoint
+from dare_sdar.adapter import SdarAdapter, SdarMoeAdapter
+from dare_sdar.config import SdarMoeSection, SdarSection
+from dare_sdar.testing import write_sdar_checkpoint, write_sdar_moe_checkpoint
 
-GOLDENS = Path(__file__).parents[1] / "goldens" / "data" / "models"
-
-
-class QwenSection(ModelSection):
-    """Facts of the tiny golden checkpoints."""
-
-    def facts(self, published: Mapping[str, Any]) -> ModelFacts:
-        block = published.get("block_size")
-        return ModelFacts(
-            kind=published["model_type"].lower(),
-            diffusion="masked" if block is None else "block",
-            vocab_size=published["vocab_size"],
-            mask_id=published["mask_token_id"],
-            eos_ids=(published["eos_token_id"],),
-            pad_id=published["pad_token_id"],
-            max_positions=published["max_position_embeddings"],
-            layout=AttentionLayout() if block is None else AttentionLayout("block", block),
-        )
+CPU = torch.device("cpu")
 
 
-class _Qwen(TransformerAdapter):
-    lora_targets: ClassVar = {"default": ("q_proj", "v_proj")}
-    wrap_units = ()
+@dataclass(frozen=True)
+class Family:
+    """One kind.
 
-    @classmethod
-    def settings(cls, published: Mapping[str, Any]) -> dict[str, Any]:
-        names = (
-            "hidden_size",
-            "intermediate_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "rms_norm_eps",
-            "vocab_size",
-            "head_dim",
-        )
-        rope = {"rope_type": "default", "rope_theta": float(published["rope_theta"])}
-        return {n: published[n] for n in names if n in published} | {
-            "rope_parameters": rope,
-            "attn_implementation": ATTENTION,
-        }
+    Attributes:
+        kind: as declared.
+        adapter: its class.
+        section: its model section.
+        write: writes a tiny checkpoint in the published layout: ``write(folder, seed=, shards=, dtype=, **config_keys)``.
+        spread: config keys that make fresh weights large enough for logits to differ.
+    """
 
-    @classmethod
-    def restore_buffers(cls, module, device):
-        rotary = module.model.rotary_emb
-        module.model.rotary_emb = type(rotary)(rotary.config).to(device)
+    kind: str
+    adapter: type[TransformerAdapter]
+    section: type[ModelSection]
+    write: Callable[..., Path]
+    spread: Mapping[str, Any] = field(default_factory=lambda: {"initializer_range": 0.2})
 
-    @classmethod
-    def weight_layout(cls, published):
-        with torch.device("meta"):
-            names = [name for name, _ in cls.build_module(published).named_parameters()]
-        return {name: [Part(name)] for name in names}
-
-    @classmethod
-    def fresh_std(cls, published, parameter):
-        return None if "norm" in parameter else 0.02
-
-    @classmethod
-    def build_text(cls, section, facts):
-        return TokenizerCodec(read_tokenizer(Path(section.path)), facts, end_id=facts.eos_ids[0])
+    def load(
+        self, folder: Path, dtype: torch.dtype = torch.float32, *, seed: int = 0, **section: Any
+    ) -> TransformerAdapter:
+        return self.adapter.load(self.section(path=str(folder), **section), device=CPU, dtype=dtype, seed=seed)
 
 
-class DreamLike(_Qwen):
-    """Qwen2 with logits that predict the next token."""
-
-    shift = 1
-
-    @classmethod
-    def build_module(cls, published):
-        return Qwen2ForCausalLM(Qwen2Config(**cls.settings(published)))
-
-
-class SdarLike(_Qwen):
-    """Qwen3 with block layouts."""
-
-    @classmethod
-    def build_module(cls, published):
-        return Qwen3ForCausalLM(Qwen3Config(**cls.settings(published)))
-
-
-def load_golden(adapter: type[_Qwen], family: str) -> _Qwen:
-    section = QwenSection(path=str(GOLDENS / family / "checkpoint"))
-    return adapter.load(section, device=torch.device("cpu"), dtype=torch.float32)
+FAMILIES = (
+    Family("llada", LladaAdapter, LladaSection, write_llada_checkpoint, {"init_std": 0.2}),
+    Family("dream", DreamAdapter, DreamSection, write_dream_checkpoint),
+    Family("sdar", SdarAdapter, SdarSection, write_sdar_checkpoint),
+    Family("sdar-moe", SdarMoeAdapter, SdarMoeSection, write_sdar_moe_checkpoint),
+)
+BLOCK_FAMILIES = tuple(family for family in FAMILIES if family.kind not in ("llada", "llada-moe", "dream"))

@@ -95,7 +95,7 @@ class SegmentPlan:
         groups: every place of the packed row stands in exactly one group.
         length: T.
         restore: [T] int64 where each packed token stands in the groups' results, one after the other; None if
-            there is one group, which covers the row in its own order, so that nothing is gathered.
+            there is one group, which covers the row in its own order, so that nothing is gathered, or none.
     """
 
     groups: tuple[SegmentGroup, ...]
@@ -154,7 +154,7 @@ def segment_plan(
     for size, begin in starts.items():
         index = torch.tensor(begin, device=device)[:, None] + torch.arange(size, device=device)
         groups.append(SegmentGroup(index, None if block is None else _visible(index, block, noisy)))
-    restore = None if len(groups) == 1 else torch.cat([group.index.flatten() for group in groups]).argsort()
+    restore = None if len(groups) < 2 else torch.cat([group.index.flatten() for group in groups]).argsort()
     return SegmentPlan(tuple(groups), place, restore)
 
 
