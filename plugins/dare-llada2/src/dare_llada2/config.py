@@ -11,12 +11,12 @@ from typing import Any
 
 from pydantic import Field, PositiveInt
 
+from dare_core.backbones.published import FamilyIds, Supported, check_published, choose_ids, value_of
 from dare_core.spec.sections import ModelSection
 from dare_core.types.model import AttentionLayout, ModelFacts
 
-#: ids of the published tokenizer, which the published configs lack
-MASK, END_OF_TEXT = 156895, 156892
-#: positions per block of the published models
+#: <|mask|> and <|endoftext|> of the released tokenizer; the released configs name neither
+LLADA2 = FamilyIds(mask=156895, end=156892)
 BLOCK_LENGTH = 32
 
 #: published keys without any effect on the published code
@@ -33,8 +33,7 @@ NOT_READ = (
     "sliding_window",
     "rotary_dim",
 )
-
-_REQUIRED = (
+REQUIRED = (
     "vocab_size",
     "hidden_size",
     "num_hidden_layers",
@@ -53,16 +52,14 @@ _REQUIRED = (
     "rope_theta",
     "rms_norm_eps",
 )
-
-#: key -> (supported values, the first one also stands for an absent key; what they mean)
-_SUPPORTED: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "hidden_act": (("silu",), "silu of the gate"),
-    "rope_scaling": ((None,), "plain rotary positions"),
-    "use_bias": ((False, None), "no bias of the attention output"),
-    "use_sliding_window": ((False, None), "whole rows"),
-    "attention_dropout": ((0.0, None), "no dropout"),
-    "embedding_dropout": ((0.0, None), "no dropout"),
-    "output_dropout": ((0.0, None), "no dropout"),
+SUPPORTED: Supported = {
+    "hidden_act": ("silu", ("silu",), "silu of the gate"),
+    "rope_scaling": (None, (None,), "plain rotary positions"),
+    "use_bias": (False, (False, None), "no bias of the attention output"),
+    "use_sliding_window": (False, (False, None), "every earlier block is visible"),
+    "attention_dropout": (0.0, (0.0, None), "no dropout"),
+    "embedding_dropout": (0.0, (0.0, None), "no dropout"),
+    "output_dropout": (0.0, (0.0, None), "no dropout"),
 }
 
 
@@ -72,11 +69,11 @@ class Llada2Section(ModelSection):
     block_length: PositiveInt = Field(
         BLOCK_LENGTH, description="Positions per block, counted from the row's start; the models were trained with 32."
     )
-    role_end_id: int | None = Field(
+    eot_id: int | None = Field(
         None,
         ge=0,
-        description="Id of `<|role_end|>`, to end answers with it; default: config key `role_end_token_id`, else "
-        "answers end with the first of `eos_ids`.",
+        description="Id of `<|role_end|>`, to end answers with it; default: config key `eot_token_id`, else answers "
+        "end with the first of `eos_ids`.",
     )
 
     def facts(self, published: Mapping[str, Any]) -> ModelFacts:
@@ -86,49 +83,26 @@ class Llada2Section(ModelSection):
         vocabulary holds them.
 
         Raises:
-            ValueError: an unsupported architecture key, or an id that is missing or outside the vocabulary.
+            ValueError: an unsupported or missing architecture key, or an id that is missing or outside the
+                vocabulary.
         """
-        check_architecture(published)
-        rows = int(published["vocab_size"])
-        mask = _id(self.mask_id, published, "mask_token_id", MASK, rows)
-        if mask is None:
-            raise ValueError("config has no 'mask_token_id'; give 'mask_id' in the model section")
-        eos = _id(None, published, "eos_token_id", END_OF_TEXT, rows)
-        role_end = _id(self.role_end_id, published, "role_end_token_id", None, rows)
-        eos_ids = self.eos_ids if self.eos_ids is not None else tuple(i for i in (eos, role_end) if i is not None)
-        if not eos_ids:
-            raise ValueError("config has no 'eos_token_id'; give 'eos_ids' in the model section")
-        pad = _id(self.pad_id, published, "pad_token_id", END_OF_TEXT, rows)
+        check_published(published, supported=SUPPORTED, required=REQUIRED)
+        _check_counts(published)
+        ids = choose_ids(self, self.eot_id, published, LLADA2)
         return ModelFacts(
             kind="llada2",
             diffusion="block",
-            vocab_size=rows,
-            mask_id=mask,
-            eos_ids=eos_ids,
-            pad_id=eos_ids[0] if pad is None else pad,
-            max_positions=int(published.get("max_position_embeddings") or 32768),
+            vocab_size=int(published["vocab_size"]),
+            mask_id=ids.mask_id,
+            eos_ids=ids.eos_ids,
+            pad_id=ids.pad_id,
+            max_positions=int(value_of(published, "max_position_embeddings", 32768)),
             layout=AttentionLayout("block", self.block_length),
-            extra_ids={} if role_end is None else {"role_end": role_end},
+            extra_ids=ids.extra_ids,
         )
 
 
-def check_architecture(published: Mapping[str, Any]) -> None:
-    """Refuse what the backbone does not compute.
-
-    Raises:
-        ValueError: names every key, its value and what is supported.
-    """
-    problems = [f"config has no {key!r}" for key in _REQUIRED if published.get(key) is None]
-    for key, (allowed, meaning) in _SUPPORTED.items():
-        if published.get(key, allowed[0]) not in allowed:
-            problems.append(f"{key}={published[key]!r} is not supported; supported: {allowed[0]!r} ({meaning})")
-    if not problems:
-        problems = _misfits(published)
-    if problems:
-        raise ValueError("; ".join(problems))
-
-
-def _misfits(published: Mapping[str, Any]) -> list[str]:
+def _check_counts(published: Mapping[str, Any]) -> None:
     experts, groups = int(published["num_experts"]), int(published["n_group"])
     chosen, kept = int(published["num_experts_per_tok"]), int(published["topk_group"])
     heads, kv_heads = int(published["num_attention_heads"]), int(published["num_key_value_heads"])
@@ -141,12 +115,5 @@ def _misfits(published: Mapping[str, Any]) -> list[str]:
         problems.append("num_shared_experts=0 is not supported; supported: 1 or more")
     if heads % kv_heads:
         problems.append(f"num_attention_heads={heads} is no multiple of num_key_value_heads={kv_heads}")
-    return problems
-
-
-def _id(given: int | None, published: Mapping[str, Any], key: str, fallback: int | None, rows: int) -> int | None:
-    if given is not None:
-        return given
-    if published.get(key) is not None:
-        return int(published[key])
-    return fallback if fallback is not None and fallback < rows else None
+    if problems:
+        raise ValueError("; ".join(problems))

@@ -21,3 +21,5 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<role>ASSISTANT</role>{% endif %}"
 )
+
+ROLES = ("system", "user", "assistant", "tool")

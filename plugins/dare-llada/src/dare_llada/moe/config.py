@@ -1,7 +1,7 @@
 """The model section of LLaDA-MoE, and the facts of a published config.json.
 
-Keys that the published code does not apply are ignored here too (:data:`NOT_READ`). ``partial_rotary_factor`` is
-one of them, but a value that would ask for something else than whole heads is refused.
+Keys that the published code does not apply are ignored here too (:data:`NOT_READ`). Keys that shape the result
+and are absent are an error, not a guess.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dare_core.backbones.published import FamilyIds, Supported, check_published, choose_ids, value_of
 from dare_core.spec.sections import ModelSection
 from dare_core.types.model import AttentionLayout, ModelFacts
 
-#: ids of the published tokenizer
-MASK, END_OF_TEXT = 156895, 156892
+#: mask and end of text of the released tokenizer
+LLADA_MOE = FamilyIds(mask=156895, end=156892)
 
 #: published keys that do not change the result of the published code
 NOT_READ = (
@@ -25,8 +26,7 @@ NOT_READ = (
     "router_aux_loss_coef",
     "output_router_logits",
 )
-
-_REQUIRED = (
+REQUIRED = (
     "vocab_size",
     "hidden_size",
     "num_hidden_layers",
@@ -39,13 +39,12 @@ _REQUIRED = (
     "rope_theta",
     "rms_norm_eps",
 )
-
-#: key -> (supported values, the first one also stands for an absent key; what they mean)
-_SUPPORTED: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "hidden_act": (("silu",), "silu of the gate"),
-    "rope_scaling": ((None,), "plain rotary positions"),
-    "partial_rotary_factor": ((1, None), "rotation of whole heads"),
-    "attention_dropout": ((0.0, None), "no dropout"),
+SUPPORTED: Supported = {
+    "hidden_act": ("silu", ("silu",), "silu of the gate"),
+    "rope_scaling": (None, (None,), "plain rotary positions"),
+    # Not applied by the published code either, but another value would ask for something else.
+    "partial_rotary_factor": (1, (1, None), "rotation of whole heads"),
+    "attention_dropout": (0.0, (0.0, None), "no dropout"),
 }
 
 
@@ -59,47 +58,26 @@ class LladaMoeSection(ModelSection):
         vocabulary holds them.
 
         Raises:
-            ValueError: an unsupported architecture key, or an id that is missing or outside the vocabulary.
+            ValueError: an unsupported or missing architecture key, or an id that is missing or outside the
+                vocabulary.
         """
-        check_architecture(published)
-        rows = int(published["vocab_size"])
-        mask = _id(self.mask_id, published, "mask_token_id", MASK, rows)
-        if mask is None:
-            raise ValueError("config has no 'mask_token_id'; give 'mask_id' in the model section")
-        eos = _id(None, published, "eos_token_id", END_OF_TEXT, rows)
-        eos_ids = self.eos_ids if self.eos_ids is not None else (() if eos is None else (eos,))
-        if not eos_ids:
-            raise ValueError("config has no 'eos_token_id'; give 'eos_ids' in the model section")
-        pad = _id(self.pad_id, published, "pad_token_id", END_OF_TEXT, rows)
+        check_published(published, supported=SUPPORTED, required=REQUIRED)
+        _check_counts(published)
+        ids = choose_ids(self, None, published, LLADA_MOE)
         return ModelFacts(
             kind="llada-moe",
             diffusion="masked",
-            vocab_size=rows,
-            mask_id=mask,
-            eos_ids=eos_ids,
-            pad_id=eos_ids[0] if pad is None else pad,
-            max_positions=int(published.get("max_position_embeddings") or 8192),
+            vocab_size=int(published["vocab_size"]),
+            mask_id=ids.mask_id,
+            eos_ids=ids.eos_ids,
+            pad_id=ids.pad_id,
+            max_positions=int(value_of(published, "max_position_embeddings", 8192)),
             layout=AttentionLayout(),
+            extra_ids=ids.extra_ids,
         )
 
 
-def check_architecture(published: Mapping[str, Any]) -> None:
-    """Refuse what the backbone does not compute.
-
-    Raises:
-        ValueError: names every key, its value and what is supported.
-    """
-    problems = [f"config has no {key!r}" for key in _REQUIRED if published.get(key) is None]
-    for key, (allowed, meaning) in _SUPPORTED.items():
-        if published.get(key, allowed[0]) not in allowed:
-            problems.append(f"{key}={published[key]!r} is not supported; supported: {allowed[0]!r} ({meaning})")
-    if not problems:
-        problems = _misfits(published)
-    if problems:
-        raise ValueError("; ".join(problems))
-
-
-def _misfits(published: Mapping[str, Any]) -> list[str]:
+def _check_counts(published: Mapping[str, Any]) -> None:
     layers, experts = int(published["num_hidden_layers"]), int(published["num_experts"])
     chosen, frequency = int(published["num_experts_per_tok"]), published["moe_layer_freq"]
     heads, kv_heads = int(published["num_attention_heads"]), int(published["num_key_value_heads"])
@@ -114,12 +92,5 @@ def _misfits(published: Mapping[str, Any]) -> list[str]:
         problems.append(f"hidden_size={published['hidden_size']} is no multiple of num_attention_heads={heads}")
     if heads % kv_heads:
         problems.append(f"num_attention_heads={heads} is no multiple of num_key_value_heads={kv_heads}")
-    return problems
-
-
-def _id(given: int | None, published: Mapping[str, Any], key: str, fallback: int, rows: int) -> int | None:
-    if given is not None:
-        return given
-    if published.get(key) is not None:
-        return int(published[key])
-    return fallback if fallback < rows else None
+    if problems:
+        raise ValueError("; ".join(problems))
