@@ -1,4 +1,4 @@
-"""The model families that are built: what one test of all adapters needs to know of each. A family joins by one line."""
+"""The model families that are built: what tests of all adapters need to know of each. A family joins by one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from dare_dream.config import DreamSection
 from dare_dream.testing import write_dream_checkpoint
 from dare_llada.adapter import LladaAdapter
 from dare_llada.config import LladaSection
+from dare_llada.moe.adapter import LladaMoeAdapter
+from dare_llada.moe.config import LladaMoeSection
+from dare_llada.moe.testing import write_llada_moe_checkpoint
 from dare_llada.testing import write_llada_checkpoint
+from dare_llada2.adapter import Llada2Adapter
+from dare_llada2.config import Llada2Section
+from dare_llada2.testing import write_llada2_checkpoint
 from dare_sdar.adapter import SdarAdapter, SdarMoeAdapter
 from dare_sdar.config import SdarMoeSection, SdarSection
 from dare_sdar.testing import write_sdar_checkpoint, write_sdar_moe_checkpoint
@@ -32,7 +38,7 @@ class Family:
         kind: as declared.
         adapter: its class.
         section: its model section.
-        write: writes a tiny checkpoint in the published layout: ``write(folder, seed=, shards=, dtype=, **config_keys)``.
+        write: writes a tiny published folder: ``write(folder, seed=, shards=, dtype=, **config_keys)``.
         spread: config keys that make fresh weights large enough for logits to differ.
     """
 
@@ -50,8 +56,10 @@ class Family:
 
 FAMILIES = (
     Family("llada", LladaAdapter, LladaSection, write_llada_checkpoint, {"init_std": 0.2}),
+    Family("llada-moe", LladaMoeAdapter, LladaMoeSection, write_llada_moe_checkpoint),
     Family("dream", DreamAdapter, DreamSection, write_dream_checkpoint),
     Family("sdar", SdarAdapter, SdarSection, write_sdar_checkpoint),
     Family("sdar-moe", SdarMoeAdapter, SdarMoeSection, write_sdar_moe_checkpoint),
+    Family("llada2", Llada2Adapter, Llada2Section, write_llada2_checkpoint),
 )
 BLOCK_FAMILIES = tuple(family for family in FAMILIES if family.kind not in ("llada", "llada-moe", "dream"))

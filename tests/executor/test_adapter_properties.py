@@ -247,4 +247,6 @@ def test_the_description_names_what_was_used(family, folders):
     assert described["kind"] == family.kind
     assert described["mask_id"] == adapter.facts.mask_id
     assert described["logits_shift"] == adapter.shift
-    assert described["parameters"] == sum(tensor.numel() for _, tensor in adapter.published())
+    held = {part.parameter for parts in adapter.weight_layout(adapter.published_config).values() for part in parts}
+    buffers = sum(buffer.numel() for name, buffer in adapter.module.named_buffers() if name in held)
+    assert described["parameters"] + buffers == sum(tensor.numel() for _, tensor in adapter.published())

@@ -66,8 +66,10 @@ SUPPORTED: Supported = {
 class Llada2Section(ModelSection):
     """A LLaDA2 checkpoint, or a fresh model of its architecture."""
 
-    block_length: PositiveInt = Field(
-        BLOCK_LENGTH, description="Positions per block, counted from the row's start; the models were trained with 32."
+    block_length: PositiveInt | None = Field(
+        None,
+        description="Positions per block, counted from the row's start, as the weights were trained; default: config "
+        "key `block_size`, else 32.",
     )
     eot_id: int | None = Field(
         None,
@@ -79,7 +81,7 @@ class Llada2Section(ModelSection):
     def facts(self, published: Mapping[str, Any]) -> ModelFacts:
         """Facts of the checkpoint.
 
-        Ids: this section's, else the published config's, else those of the released tokenizer where the
+        Ids and block length: this section's, else the published config's, else the family's where the
         vocabulary holds them.
 
         Raises:
@@ -88,6 +90,7 @@ class Llada2Section(ModelSection):
         """
         check_published(published, supported=SUPPORTED, required=REQUIRED)
         _check_counts(published)
+        block_length = self.block_length or int(value_of(published, "block_size", BLOCK_LENGTH))
         ids = choose_ids(self, self.eot_id, published, LLADA2)
         return ModelFacts(
             kind="llada2",
@@ -97,7 +100,7 @@ class Llada2Section(ModelSection):
             eos_ids=ids.eos_ids,
             pad_id=ids.pad_id,
             max_positions=int(value_of(published, "max_position_embeddings", 32768)),
-            layout=AttentionLayout("block", self.block_length),
+            layout=AttentionLayout("block", block_length),
             extra_ids=ids.extra_ids,
         )
 
