@@ -214,6 +214,17 @@ def test_sudoku_solved_wants_the_givens_kept_and_takes_any_valid_grid() -> None:
     assert judged(solved, prompt(puzzle="2" + "0" * 15), other).status == "wrong"
 
 
+def test_sudoku_units_counts_right_rows_columns_and_boxes_that_keep_their_givens() -> None:
+    reward = SudokuReward(SudokuSection(score="units"))
+    rows_only = judged(reward, prompt(puzzle="0" * 16), "1234" * 4)
+    assert rows_only.score == pytest.approx(4 / 12)
+    assert rows_only.status == "wrong"
+    full = judged(reward, prompt(puzzle=PUZZLE), GRID)
+    assert (full.score, full.status) == (1.0, "correct")
+    broken_given = judged(reward, prompt(puzzle="2" + "0" * 15), GRID)
+    assert broken_given.score == pytest.approx(9 / 12)
+
+
 def test_sudoku_d1_is_correct_only_for_the_full_score() -> None:
     reward = SudokuReward(SudokuSection(score="d1"))
     asked = prompt(GRID, puzzle="0" * 8 + GRID[8:])
@@ -227,7 +238,7 @@ def test_sudoku_train_solutions_are_all_correct() -> None:
     with gzip.open(DATA / "sudoku4x4_train.jsonl.gz", "rt", encoding="utf-8") as lines:
         rows = [json.loads(next(lines)) for _ in range(300)]
     prompts = [prompt(row["answer"], metadata=row["metadata"]) for row in rows]
-    for score in ("solved", "d1"):
+    for score in ("solved", "units", "d1"):
         reward = SudokuReward(SudokuSection(score=score))
         reward.check(prompts)
         verdicts = reward.judge(prompts, [f"<answer>{row['answer']}</answer>" for row in rows])

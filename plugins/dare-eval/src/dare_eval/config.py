@@ -47,8 +47,9 @@ class CountdownSection(SectionConfig):
 class SudokuSection(SectionConfig):
     """`reward: {kind: sudoku}`: 4x4 grids."""
 
-    score: Literal["solved", "d1"] = Field(
+    score: Literal["solved", "units", "d1"] = Field(
         "solved",
-        description="`solved`: 1 for any valid grid that keeps the givens, else 0. `d1`: share of the empty cells that "
-        "equal the stored solution, in the last answer tag.",
+        description="`solved`: 1 for any valid grid that keeps the givens, else 0. `units`: share of the 12 rows, "
+        "columns and boxes that are right. `d1`: share of the empty cells that equal the stored solution, in the last "
+        "answer tag.",
     )

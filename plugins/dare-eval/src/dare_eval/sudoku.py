@@ -4,6 +4,8 @@ Reads ``meta.puzzle`` (16 digits, row by row, 0 = empty) and, for ``d1``, the re
 
 * ``solved``: 1 for any valid grid that keeps the givens; a puzzle may have several. The grid is what the response marks
   (last box, else last answer tag), else the last line that is nothing but 16 digits.
+* ``units``: share of the 12 rows, columns and boxes that hold 1 to 4 once and keep the givens in them; a denser signal
+  with the same full score.
 * ``d1`` (d1, arXiv 2504.12216; also the unified framework's): digits of the last closed answer tag, padded with 0 or
   cut to 16; share of the empty cells that equal the stored solution, so a valid other solution loses points.
 """
@@ -52,7 +54,7 @@ class SudokuReward(ItemReward):
             return Verdict(0.0, VerdictStatus.EMPTY)
         if self.config.score == "d1":
             return cell_score(response, puzzle, prompt.reference or "")
-        return _solved(response, puzzle)
+        return _graded(response, puzzle, partial=self.config.score == "units")
 
 
 def cell_score(response: str, puzzle: str, solution: str) -> Verdict:
@@ -68,18 +70,20 @@ def cell_score(response: str, puzzle: str, solution: str) -> Verdict:
     return Verdict(right / len(empty) if empty else 0.0, status, f"{grid}: {right} of {len(empty)} cells")
 
 
-def is_solution(grid: str, puzzle: str) -> bool:
-    """Whether ``grid`` (16 digits) keeps the givens and every unit holds 1 to 4 once."""
-    keeps = all(given in ("0", cell) for given, cell in zip(puzzle, grid, strict=True))
-    return keeps and all({grid[cell] for cell in unit} == set("1234") for unit in UNITS)
+def unit_share(grid: str, puzzle: str) -> float:
+    """Share of the 12 units of ``grid`` (16 digits) that hold 1 to 4 once and keep the givens of ``puzzle``."""
+    kept = [given in ("0", cell) for given, cell in zip(puzzle, grid, strict=True)]
+    right = sum({grid[cell] for cell in unit} == set("1234") and all(kept[cell] for cell in unit) for unit in UNITS)
+    return right / len(UNITS)
 
 
-def _solved(response: str, puzzle: str) -> Verdict:
+def _graded(response: str, puzzle: str, *, partial: bool) -> Verdict:
     grid = _grid(response)
     if grid is None:
         return Verdict(0.0, VerdictStatus.UNPARSED, "no grid of 16 digits in a box, an answer tag or a line")
-    solved = is_solution(grid, puzzle)
-    return Verdict(float(solved), VerdictStatus.CORRECT if solved else VerdictStatus.WRONG, one_line(grid))
+    share = unit_share(grid, puzzle)
+    status = VerdictStatus.CORRECT if share == 1 else VerdictStatus.WRONG
+    return Verdict(share if partial else float(share == 1), status, one_line(grid))
 
 
 def _grid(response: str) -> str | None:
