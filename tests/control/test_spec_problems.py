@@ -111,7 +111,7 @@ def test_wrong_value_says_what_was_given_and_what_is_allowed(specs: Specs, secti
         ("optim: {lr: 1e999}", "optim.lr: must be a finite number"),
         ("optim: {schedule: square}", "must be 'constant', 'linear' or 'cosine', not 'square' (text)"),
         ("optim: {betas: [0.1]}", "optim.betas.1: missing"),
-        ("rollout: {eos_rule: halt}", "must be 'fill', 'stop', 'suppress' or 'suppress-confidence', not 'halt'"),
+        ("rollout: {eos_rule: halt}", "must be 'fill', 'stop', 'stop-early', 'suppress' or 'suppress-confidence'"),
         ("peft: {targets: 5}", "peft.targets: must be text or a list, not 5"),
         ("peft: {targets: [q, 5]}", "peft.targets.1: must be text, not 5"),
         ("rollout: {selection: {kid: x}}", "rollout.selection.kid: unknown key for 'native'; did you mean 'kind'?"),

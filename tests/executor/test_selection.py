@@ -112,7 +112,9 @@ def test_every_rule_commits_masked_positions_only_and_at_least_one(kind: str) ->
     generator = torch.Generator().manual_seed(0)
     confidence = torch.rand(40, 7, generator=generator, dtype=torch.float64)
     masked = torch.rand(40, 7, generator=generator) < 0.5
-    chosen = select(find_rule(SelectionRule(kind)))(confidence, masked, torch.ones(40, dtype=torch.int64))
+    # A quota of everything, so that rules that decide by chance have none either.
+    quota = masked.sum(dim=1) if RULES[kind].selector == "independent" else torch.ones(40, dtype=torch.int64)
+    chosen = select(find_rule(SelectionRule(kind)))(confidence, masked, quota)
     assert not (chosen & ~masked).any()
     assert torch.equal(chosen.any(dim=1), masked.any(dim=1))
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dare_core.backbones import folders, peft
 from dare_core.backbones.attention import ATTENTION
+from dare_core.backbones.cache import SegmentCache
 from dare_core.backbones.fresh import initialise
 from dare_core.backbones.head import project, target_logp
 from dare_core.backbones.packing import Packed, pack_noisy_clean, pack_rows
@@ -193,6 +194,12 @@ class TransformerAdapter(ModelAdapter):
         packed = pack_rows(tokens, valid, where, layout, prompt_length, shift=self.shift)
         return project(self._read_states(packed), self._head)
 
+    def open_cache(self, slots: int, capacity: int) -> SegmentCache | None:
+        """See the interface. Where logits are shifted, a block's first one would need a state that is not computed."""
+        if self.facts.layout.kind != "block" or self.shift:
+            return None
+        return SegmentCache(slots, capacity, self._states, lambda states: project(states, self._head))
+
     def _pack_views(self, views: Views) -> Packed:
         valid, where, layout, prompt = views.valid, views.scored, views.layout, views.prompt_length
         if layout.kind == "full":
@@ -205,13 +212,17 @@ class TransformerAdapter(ModelAdapter):
         """[M,H] hidden states at the packed row's places to read."""
         if not len(packed.read):
             return self._head.new_zeros((0, self._head.shape[1]))
+        return self._states(packed)[packed.read]
+
+    def _states(self, packed: Packed) -> Tensor:
+        """[T,H] hidden states of a packed row."""
         states: Tensor = self.module.model(
             input_ids=packed.tokens[None],
             position_ids=packed.positions[None],
             use_cache=False,
             attention_plan=packed.plan,
         ).last_hidden_state[0]
-        return states[packed.read]
+        return states
 
     def _expect_layout(self, layout: AttentionLayout) -> None:
         if layout.kind != self.facts.layout.kind:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dare_core.backbones.attention import SegmentPlan, segment_plan
+from dare_core.backbones.attention import AttentionPlan, segment_plan
 from dare_core.diffusion.layouts import block_index, positions
 from dare_core.types import AttentionLayout
 
@@ -30,7 +30,7 @@ class Packed:
 
     tokens: Tensor
     positions: Tensor
-    plan: SegmentPlan
+    plan: AttentionPlan
     read: Tensor
 
 
@@ -54,7 +54,7 @@ def pack_rows(
     place = positions(valid)
     block = block_index(valid, prompt_length, layout)[valid] if layout.kind == "block" else None
     plan = segment_plan(valid.sum(dim=1).tolist(), tokens.device, block=block)
-    read = _packed_index(valid, where)
+    read = packed_index(valid, where)
     if shift:
         read = torch.where(place[where] > 0, read - shift, read)
     return Packed(tokens[valid], place[valid], plan, read)
@@ -89,11 +89,11 @@ def pack_noisy_clean(
     plan = segment_plan(
         keep.sum(dim=1).tolist(), noisy.device, block=torch.cat([block, block], dim=1)[keep], noisy=is_noisy
     )
-    read = _packed_index(keep, torch.cat([where, torch.zeros_like(where)], dim=1))
+    read = packed_index(keep, torch.cat([where, torch.zeros_like(where)], dim=1))
     return Packed(torch.cat([noisy, clean], dim=1)[keep], torch.cat([place, place], dim=1)[keep], plan, read)
 
 
-def _packed_index(kept: Tensor, where: Tensor) -> Tensor:
+def packed_index(kept: Tensor, where: Tensor) -> Tensor:
     """[M] packed index of the tokens at ``where``."""
     if bool((where & ~kept).any()):
         raise ValueError("positions to read must be valid")

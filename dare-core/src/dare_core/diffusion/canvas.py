@@ -24,11 +24,12 @@ class Canvas:
         commit_step: [B,L] int64, -1 = not committed.
         logp: [B,L] float64 log-probability at commit.
         origin: [B] int64 column where blocks are counted from.
+        end: [B] int64 first column after what is decoded.
         block: [B] int64 block being denoised.
         step: [B] int64 forwards that block has had.
+        settled: [B] int64 forwards that block has had without a mask, where committed tokens may be edited.
         forwards: [B] int64 forwards the row has had.
         stopped: [B] bool an end token ended the row early.
-        new_tokens: response positions of every row.
         block_length: positions per block.
     """
 
@@ -38,22 +39,18 @@ class Canvas:
     commit_step: Tensor
     logp: Tensor
     origin: Tensor
+    end: Tensor
     block: Tensor
     step: Tensor
+    settled: Tensor
     forwards: Tensor
     stopped: Tensor
-    new_tokens: int
     block_length: int
 
     @property
     def column(self) -> Tensor:
         """[1,L] int64 columns."""
         return torch.arange(self.tokens.shape[1], device=self.tokens.device)[None]
-
-    @property
-    def end(self) -> Tensor:
-        """[B] int64 first column after the response."""
-        return self.prompt_length + self.new_tokens
 
     def valid(self, rows: Tensor) -> Tensor:
         """[R,L] bool prompt and response of ``rows`` [R]."""
@@ -63,9 +60,13 @@ class Canvas:
         """[R,L] bool response of ``rows`` [R]."""
         return (self.column >= self.prompt_length[rows, None]) & self.valid(rows)
 
+    def block_start(self, rows: Tensor) -> Tensor:
+        """[R] int64 first column of the block that each of ``rows`` [R] is denoising; prompt tokens may stand there."""
+        return self.origin[rows] + self.block[rows] * self.block_length
+
     def in_block(self, rows: Tensor) -> Tensor:
         """[R,L] bool response positions of the block that each of ``rows`` [R] is denoising."""
-        start = (self.origin[rows] + self.block[rows] * self.block_length)[:, None]
+        start = self.block_start(rows)[:, None]
         inside = (self.column >= start) & (self.column < start + self.block_length)
         return inside & self.in_response(rows)
 
@@ -73,6 +74,21 @@ class Canvas:
         """[R] bool: all blocks are done, or the row was stopped."""
         last = (self.end[rows] - 1 - self.origin[rows]) // self.block_length
         return self.stopped[rows] | (self.block[rows] > last)
+
+
+def response_end(prompt_length: int, settings: DecodingSettings, *, from_start: bool) -> int:
+    """First column after what is decoded for a prompt: the new tokens, or whole blocks that hold them.
+
+    Args:
+        prompt_length: tokens of the prompt.
+        settings: the protocol.
+        from_start: blocks are counted from column 0, not from the response.
+    """
+    if not settings.whole_blocks:
+        return prompt_length + settings.new_tokens
+    before = 0 if from_start else prompt_length
+    blocks = -(-(prompt_length - before + settings.new_tokens) // settings.block_length)
+    return before + blocks * settings.block_length
 
 
 def masked_canvas(
@@ -94,14 +110,14 @@ def masked_canvas(
     if sample.shape != (len(prompts),):
         raise ValueError(f"{len(prompts)} prompts, but sample ids of shape {tuple(sample.shape)}")
     lengths = [len(prompt) for prompt in prompts]
-    width = max(lengths, default=0) + settings.new_tokens
-    tokens = torch.full((len(prompts), width), facts.pad_id, dtype=torch.int64)
+    from_start = layout.kind == "block" and layout.origin == "global"
+    ends = [response_end(length, settings, from_start=from_start) for length in lengths]
+    tokens = torch.full((len(prompts), max(ends, default=settings.new_tokens)), facts.pad_id, dtype=torch.int64)
     for row, prompt in enumerate(prompts):
         tokens[row, : lengths[row]] = torch.as_tensor(prompt, dtype=torch.int64)
-        tokens[row, lengths[row] : lengths[row] + settings.new_tokens] = facts.mask_id
+        tokens[row, lengths[row] : ends[row]] = facts.mask_id
     length = torch.tensor(lengths, dtype=torch.int64, device=device)
     tokens = tokens.to(device)
-    from_start = layout.kind == "block" and layout.origin == "global"
     origin = torch.zeros_like(length) if from_start else length.clone()
     return Canvas(
         tokens=tokens,
@@ -110,10 +126,11 @@ def masked_canvas(
         commit_step=torch.full_like(tokens, -1),
         logp=torch.zeros(tokens.shape, dtype=torch.float64, device=device),
         origin=origin,
+        end=torch.tensor(ends, dtype=torch.int64, device=device),
         block=(length - origin) // settings.block_length,
         step=torch.zeros_like(length),
+        settled=torch.zeros_like(length),
         forwards=torch.zeros_like(length),
         stopped=torch.zeros_like(length, dtype=torch.bool),
-        new_tokens=settings.new_tokens,
         block_length=settings.block_length,
     )

@@ -50,7 +50,8 @@ class Proposer:
         draws: random numbers.
         sampler: ``categorical`` or ``gumbel``.
         ties: form of confidences.
-        never: ids that are never proposed. They stay in the softmax, as they do when the policy is scored.
+        never: ids that are never proposed. They stay in the softmax, of the model's distribution as of the one
+            sampled from, as they do when the policy is scored.
         suppressed: ids whose logits are -inf.
         unsure: ids that commit last.
     """
@@ -77,12 +78,23 @@ class Proposer:
 
     def _propose(self, logits: Tensor, places: Places) -> Proposals:
         logits = _excluding(logits, self.suppressed)
-        sampling = self._sampling_logits(_excluding(logits, self.never))
-        token = self._choose(logits, sampling, places)
+        sampling = self._sampling_logits(logits)
+        token = self._choose(logits, self._proposable(sampling, logits), places)
         odds = log_odds(logits, token)
         base = sampling if self.rule.distribution == "sampling" else logits
         confidence = self._confidence(base, token, odds, places)
         return Proposals(token=token, logp=log_probability(odds), confidence=confidence)
+
+    def _proposable(self, sampling: Tensor, logits: Tensor) -> Tensor:
+        """``sampling`` [M,V] without what is never proposed; where filters left nothing else, the likeliest token."""
+        allowed = _excluding(sampling, self.never)
+        if sampling is logits or not len(self.never):
+            return allowed
+        empty = allowed.amax(dim=1) == -torch.inf
+        if bool(empty.any()):
+            best = _excluding(logits[empty], self.never).argmax(dim=1)
+            allowed[empty, best] = 0.0
+        return allowed
 
     def _sampling_logits(self, logits: Tensor) -> Tensor:
         """[M,V]: temperature (1 where it is 0) and filters applied; float64 unless neither changes anything."""
@@ -114,18 +126,24 @@ class Proposer:
             confidence = -places.offset.to(torch.float64)
         else:
             confidence = self._model_confidence(_excluding(logits, self.unsure), token, odds)
+        if self.rule.order_temperature:
+            # Gumbel-top-k: the k largest are a draw of k without replacement (Kool et al., arXiv 1903.06059).
+            noise = -torch.log(-torch.log(self.draws.selection(places)))
+            confidence = confidence / self.rule.order_temperature + noise
         if len(self.unsure):
             confidence = confidence.masked_fill(torch.isin(token, self.unsure), -torch.inf)
         return confidence
 
     def _model_confidence(self, logits: Tensor, token: Tensor, odds: Tensor) -> Tensor:
+        # A temperature over confidences is one over plain probabilities, margins and entropies.
+        ties = "published" if self.rule.order_temperature else self.ties
         if self.rule.confidence == "margin":
-            return margin_confidence(logits, self.ties)
+            return margin_confidence(logits, ties)
         if self.rule.confidence == "entropy":
-            return entropy_confidence(logits, self.ties)
-        if self.ties == "exact" and self.rule.distribution == "model" and not len(self.unsure):
+            return entropy_confidence(logits, ties)
+        if ties == "exact" and self.rule.distribution == "model" and not len(self.unsure):
             return odds
-        return token_confidence(logits, token, self.ties)
+        return token_confidence(logits, token, ties)
 
 
 def proposer(

@@ -1,13 +1,16 @@
 """The table of selection rules, as far as it can be read without torch: names, options, confidences.
 
-A rule says how sure a masked position is (``confidence`` of which ``distribution``) and, by a function of one
-signature in :mod:`dare_core.diffusion.selection`, which positions commit at a step.
+A rule says how sure a position is (``confidence`` of which ``distribution``) and, by a function of one signature in
+:mod:`dare_core.diffusion.selection`, which masked positions commit at a step. How many that should be is the
+protocol's schedule, unless the rule has a ``pace`` of its own. A rule with an ``edit_threshold`` replaces committed
+tokens as well.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -17,7 +20,10 @@ from dare_core.types import SelectionRule
 
 Confidence = Literal["token", "margin", "entropy", "random", "position"]
 Distribution = Literal["model", "sampling"]
-Selector = Literal["most-confident", "threshold"]
+Selector = Literal[
+    "most-confident", "threshold", "threshold-or-quota", "threshold-within-quota", "entropy-bounded", "independent"
+]
+Pace = Literal["schedule", "carry", "fixed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +38,15 @@ class Rule:
         distribution: ``model`` = logits at temperature 1 after guidance and suppression; ``sampling`` = after
             temperature and filters as well. Without meaning for ``random`` and ``position``.
         selector: the function that picks positions.
-        threshold: probability bound of the ``threshold`` selector.
+        pace: where the quota comes from: ``schedule`` = the protocol's; ``carry`` = the even schedule's, plus what
+            earlier steps of the block left of theirs; ``fixed`` = ``at_least`` tokens.
+        threshold: probability bound of the ``threshold`` selectors.
+        bound: entropy (nats) that the positions committed at a step stay below, in sum.
+        order_temperature: 0 = the surest positions; above 0 = positions are drawn without replacement with
+            probabilities softmax(confidence / order_temperature).
+        at_least: tokens that commit at a step of a rule with fixed pace.
+        edit_threshold: committed tokens of the block are replaced by proposals more probable than this; None = never.
+        max_post_steps: forwards that may follow in a block without masks, while they still edit something.
         options: option names that specs may set.
     """
 
@@ -41,45 +55,145 @@ class Rule:
     confidence: Confidence
     distribution: Distribution = "model"
     selector: Selector = "most-confident"
+    pace: Pace = "schedule"
     threshold: float = 1.0
+    bound: float = 0.0
+    order_temperature: float = 0.0
+    at_least: int = 1
+    edit_threshold: float | None = None
+    max_post_steps: int = 0
     options: frozenset[str] = field(default_factory=frozenset)
 
+    @property
+    def edits(self) -> bool:
+        """Whether committed tokens may change, so that commit steps alone do not replay."""
+        return self.edit_threshold is not None
 
-RULES: Mapping[str, Rule] = MappingProxyType(
+
+_TABLE = (
+    Rule(
+        kind="low-confidence",
+        summary="the quota's most probable proposals (LLaDA low_confidence; SDAR low_confidence_static)",
+        confidence="token",
+        options=frozenset({"distribution"}),
+    ),
+    Rule(kind="random", summary="a random quota of positions (LLaDA random)", confidence="random"),
+    Rule(
+        kind="maskgit-plus",
+        summary="as low-confidence, on the distribution that is sampled from (Dream maskgit_plus)",
+        confidence="token",
+        distribution="sampling",
+        options=frozenset({"distribution", "order_temperature"}),
+    ),
+    Rule(
+        kind="topk-margin",
+        summary="largest gap between the two likeliest tokens first (Dream topk_margin)",
+        confidence="margin",
+        distribution="sampling",
+        options=frozenset({"distribution", "order_temperature"}),
+    ),
+    Rule(
+        kind="entropy",
+        summary="lowest entropy first (Dream entropy)",
+        confidence="entropy",
+        distribution="sampling",
+        options=frozenset({"distribution", "order_temperature"}),
+    ),
+    Rule(
+        kind="independent",
+        summary="every masked position by itself, with the probability that makes the quota on average (Dream origin)",
+        confidence="random",
+        selector="independent",
+    ),
+    Rule(kind="left-to-right", summary="leftmost masked positions first (SDAR sequential)", confidence="position"),
+    Rule(
+        kind="confidence-threshold",
+        summary="every proposal at least as probable as the threshold, and always the best one",
+        confidence="token",
+        selector="threshold",
+        threshold=0.9,
+        options=frozenset({"distribution", "threshold"}),
+    ),
+    Rule(
+        kind="budgeted-threshold",
+        summary="of the quota's best, those at least as probable as the threshold and always the best one; what is "
+        "left of the quota is carried over (Dream confidence_threshold)",
+        confidence="token",
+        distribution="sampling",
+        selector="threshold-within-quota",
+        pace="carry",
+        threshold=0.9,
+        options=frozenset({"distribution", "threshold"}),
+    ),
+    Rule(
+        kind="dynamic-threshold",
+        summary="every proposal more probable than the threshold if they fill the quota, else the quota's best (SDAR "
+        "low_confidence_dynamic, LLaDA2.0)",
+        confidence="token",
+        distribution="sampling",
+        selector="threshold-or-quota",
+        threshold=0.85,
+        options=frozenset({"distribution", "threshold"}),
+    ),
+    Rule(
+        kind="entropy-bounded",
+        summary="lowest entropy first while the sum of entropies stays below the bound, and always one (SDAR "
+        "entropy_bounded)",
+        confidence="entropy",
+        distribution="sampling",
+        selector="entropy-bounded",
+        bound=0.35,
+        options=frozenset({"distribution", "bound"}),
+    ),
+    Rule(
+        kind="joint-threshold",
+        summary="as dynamic-threshold with a fixed quota, and committed tokens of the block are edited (LLaDA2.1)",
+        confidence="token",
+        distribution="sampling",
+        selector="threshold-or-quota",
+        pace="fixed",
+        threshold=0.95,
+        edit_threshold=0.9,
+        max_post_steps=16,
+        options=frozenset({"distribution", "threshold", "at_least", "edit_threshold", "max_post_steps"}),
+    ),
+)
+
+RULES: Mapping[str, Rule] = MappingProxyType({rule.kind: rule for rule in _TABLE})
+
+
+def _number(low: float, high: float, *, whole: bool = False, above: bool = False) -> Callable[[Any], bool]:
+    def allowed(value: Any) -> bool:
+        kinds = (int,) if whole else (int, float)
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            return False
+        return (low < value if above else low <= value) and value <= high and math.isfinite(value)
+
+    return allowed
+
+
+#: option -> (what is allowed, in words; whether a value is; what it does)
+OPTIONS: Mapping[str, tuple[str, Callable[[Any], bool], str]] = MappingProxyType(
     {
-        rule.kind: rule
-        for rule in (
-            Rule(
-                kind="low-confidence",
-                summary="the quota's most probable proposals commit, the others stay masked (LLaDA low_confidence)",
-                confidence="token",
-                options=frozenset({"distribution"}),
-            ),
-            Rule(kind="random", summary="a random quota of positions commits (LLaDA random)", confidence="random"),
-            Rule(
-                kind="topk-margin",
-                summary="largest gap between the two likeliest tokens first (Dream topk_margin)",
-                confidence="margin",
-                distribution="sampling",
-                options=frozenset({"distribution"}),
-            ),
-            Rule(
-                kind="entropy",
-                summary="lowest entropy first (Dream entropy)",
-                confidence="entropy",
-                distribution="sampling",
-                options=frozenset({"distribution"}),
-            ),
-            Rule(kind="left-to-right", summary="leftmost masked positions first", confidence="position"),
-            Rule(
-                kind="confidence-threshold",
-                summary="every proposal at least as probable as the threshold, and always the best one",
-                confidence="token",
-                selector="threshold",
-                threshold=0.9,
-                options=frozenset({"distribution", "threshold"}),
-            ),
-        )
+        "distribution": (
+            "'model' or 'sampling'",
+            lambda value: value in ("model", "sampling"),
+            "whether confidences are those of the model (temperature 1) or of the distribution sampled from",
+        ),
+        "threshold": ("a number above 0 and at most 1", _number(0, 1, above=True), "probability that commits"),
+        "edit_threshold": ("a number from 0 to 1", _number(0, 1), "probability that replaces a committed token"),
+        "bound": ("a number above 0", _number(0, math.inf, above=True), "sum of entropies (nats) per step"),
+        "order_temperature": (
+            "a number of 0 or more",
+            _number(0, math.inf),
+            "above 0 the order is drawn: softmax(confidence / order_temperature) without replacement",
+        ),
+        "at_least": ("a whole number of 1 or more", _number(1, math.inf, whole=True), "tokens committed per step"),
+        "max_post_steps": (
+            "a whole number of 0 or more",
+            _number(0, math.inf, whole=True),
+            "forwards that may still edit a block without masks",
+        ),
     }
 )
 
@@ -98,18 +212,13 @@ def find_rule(selection: SelectionRule) -> Rule:
         path = f"rollout.selection.options.{name}"
         if name not in rule.options:
             problems.append(_unknown(f"option of {rule.kind!r}", name, sorted(rule.options), path))
-        elif not _allowed(name, value):
-            allowed = "'model' or 'sampling'" if name == "distribution" else "a number above 0 and at most 1"
-            problems.append(Problem(f"{value!r} given; allowed: {allowed}", path))
+            continue
+        words, allowed, _ = OPTIONS[name]
+        if not allowed(value):
+            problems.append(Problem(f"{value!r} given; allowed: {words}", path))
     if problems:
         raise UserError(problems)
     return replace(rule, **dict(selection.options))
-
-
-def _allowed(name: str, value: Any) -> bool:
-    if name == "distribution":
-        return value in ("model", "sampling")
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1
 
 
 def _unknown(what: str, name: str, known: Any, path: str) -> Problem:

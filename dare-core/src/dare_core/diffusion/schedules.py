@@ -1,7 +1,9 @@
 """Schedules: how many tokens commit at a step, and how much is masked at a time.
 
 Transfer: a block of n masked tokens is committed over S steps as evenly as whole numbers allow, the remainder at
-the first steps (LLaDA, arXiv 2502.09992). Noise: alpha(t) is the probability that a token is still clean at time t
+the first steps (LLaDA, arXiv 2502.09992). Dream (arXiv 2508.15487) lets time run from 1 to eps and commits the whole
+part of n (1 - s/t) of the n tokens that are still masked, the rest at the last step; early steps may commit nothing.
+Noise: alpha(t) is the probability that a token is still clean at time t
 in [0, 1]; a token's weight in the continuous-time ELBO is -alpha'(t) / (1 - alpha(t)) (MDLM, arXiv 2406.07524),
 which for the linear schedule is 1 / t.
 """
@@ -13,6 +15,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+
+from dare_core.diffusion.rules import Rule
+from dare_core.types import DecodingSettings
 
 NoiseSchedule = Literal["linear", "cosine"]
 
@@ -34,6 +39,54 @@ def step_quota(count: Tensor, steps: Tensor | int, step: Tensor | int) -> Tensor
 def transfer_schedule(count: Tensor, steps: int) -> Tensor:
     """[N,S] int64 tokens to commit at each of ``steps`` steps, for [N] counts of masked tokens."""
     return step_quota(count[:, None], steps, torch.arange(steps, device=count.device))
+
+
+def linear_time_quota(open_count: Tensor, steps: int, step: Tensor, eps: float) -> Tensor:
+    """Dream's n (1 - s/t), not rounded; all that is left at the last step and beyond.
+
+    Computed in float32, as published: rounding decides whether a step's whole part is one token more.
+
+    Args:
+        open_count: [N] int64 tokens that are masked.
+        steps: steps planned.
+        step: [N] int64 from 0.
+        eps: time after the last step.
+
+    Returns:
+        [N] float64.
+    """
+    time = torch.linspace(1, eps, steps + 1, dtype=torch.float32, device=open_count.device)
+    rate = 1 - time[1:] / time[:-1]
+    rate[-1] = 1.0
+    return (open_count.to(torch.float32) * rate[step.clamp(max=steps - 1)]).to(torch.float64)
+
+
+def commit_quota(settings: DecodingSettings, rule: Rule, size: Tensor, open_count: Tensor, step: Tensor) -> Tensor:
+    """How many tokens a step of a block should commit.
+
+    Args:
+        settings: the protocol.
+        rule: the selection rule, which may have a pace of its own.
+        size: [N] int64 masked tokens at the block's start.
+        open_count: [N] int64 tokens of the block that are masked.
+        step: [N] int64 forwards that the block has had.
+
+    Returns:
+        [N] float64; whole numbers unless the schedule is ``linear-time``, and then below 1 at idle steps.
+    """
+    planned = settings.steps_per_block
+    if rule.pace == "fixed":
+        return torch.full_like(size, rule.at_least, dtype=torch.float64)
+    if rule.pace == "carry":
+        steps = size.clamp(min=1, max=planned)
+        done = (step + 1).clamp(max=steps)
+        by_now = done * (size // steps) + done.minimum(size % steps)
+        return (by_now - (size - open_count)).clamp(min=1).to(torch.float64)
+    if settings.schedule == "linear-time":
+        return linear_time_quota(open_count, planned, step, settings.schedule_eps)
+    if settings.schedule == "even-block":
+        size = torch.full_like(size, settings.block_length)
+    return step_quota(size, size.clamp(max=planned), step).clamp(min=1).to(torch.float64)
 
 
 def alpha(schedule: NoiseSchedule, time: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """One abstract class per slot: what a plugin implements and what the loops call."""
 
 from dare_core.interfaces.algorithm import Algorithm
+from dare_core.interfaces.cache import KeyValueCache
 from dare_core.interfaces.data import DataSource
 from dare_core.interfaces.engine import Engine, EngineInputs, Objective, PolicyName, StepReport
 from dare_core.interfaces.evaluator import EvaluationContext, EvaluationResult, Evaluator
@@ -18,6 +19,7 @@ __all__ = [
     "EvaluationContext",
     "EvaluationResult",
     "Evaluator",
+    "KeyValueCache",
     "LikelihoodEstimator",
     "ModelAdapter",
     "Objective",

@@ -13,6 +13,7 @@ from dare_core.types import AttentionLayout, Message, ModelFacts, Prompt, Scores
 if TYPE_CHECKING:
     from torch import Tensor, device, dtype, nn
 
+    from dare_core.interfaces.cache import KeyValueCache
     from dare_core.spec.sections import ModelSection, PeftSection
 
 
@@ -103,6 +104,11 @@ class ModelAdapter(ABC):
         Returns:
             [M,V] float logits of the token *at* each position, in row-major order of ``where``.
         """
+
+    def open_cache(self, slots: int, capacity: int) -> KeyValueCache | None:
+        """An empty exact cache for ``slots`` rows of at most ``capacity`` tokens each, valid while the weights stay as
+        they are; None: the adapter has none, and decoders compute every row afresh. Capability ``kv-exact``."""
+        return None
 
     @abstractmethod
     def attach_peft(self, section: PeftSection) -> None:

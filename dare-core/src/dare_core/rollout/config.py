@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -13,7 +14,7 @@ from dare_core.types import SelectionRule
 
 
 class NativeSection(RolloutSection):
-    """Decodes with the live model, without caches or other approximations."""
+    """Decodes with the live model, without approximations."""
 
     sampler: Literal["categorical", "gumbel"] = Field(
         "categorical",
@@ -25,6 +26,20 @@ class NativeSection(RolloutSection):
         description="How confidences are compared: `exact` = forms that tell apart probabilities next to 1; "
         "`published` = rounded probabilities, the lower position first where they are equal.",
     )
+
+    cache: Literal["auto", "off"] = Field(
+        "auto",
+        description="`auto` = the exact key-value cache of models that have one (`kv-exact`), where guidance is off; "
+        "`off` = compute every row afresh.",
+    )
+
+    def withheld(self) -> Mapping[str, str]:
+        """What rules that edit take away: commit steps that replay, and log-probabilities of the final tokens."""
+        rule = find_rule(SelectionRule(self.selection.kind, dict(self.selection.options)))
+        if not rule.edits:
+            return {}
+        reason = f"rollout.selection {rule.kind!r} replaces committed tokens"
+        return dict.fromkeys(("commit-step", "logp"), reason)
 
     @model_validator(mode="after")
     def _known_selection(self) -> NativeSection:

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from dare_core.diffusion.canvas import response_end
 from dare_core.diffusion.completion import completion_mask
-from dare_core.diffusion.denoise import DenoiseResult, denoise
+from dare_core.diffusion.denoise import DenoiseResult, decoding_layout, denoise
 from dare_core.errors import Problem, UserError
 from dare_core.interfaces import ModelAdapter, RolloutBackend, RolloutRequest
 from dare_core.rollout.config import NativeSection
-from dare_core.types import Prompt, Rollout, Snapshots, Trace
+from dare_core.types import Edits, Prompt, Rollout, Snapshots, Trace
+
+Recorded = TypeVar("Recorded", Snapshots, Edits)
 
 
 class NativeBackend(RolloutBackend):
     """Generates with the live adapter, attached LoRA included, in evaluation mode and without gradient.
 
     The rollout is returned on the CPU. Its log-probabilities are those of the distribution the tokens were
-    chosen from at temperature 1: they equal the policy's unless guidance or suppression is on.
+    chosen from at temperature 1: they equal the policy's unless guidance or suppression is on. Where tokens may be
+    edited after their commit there are none, and the trace does not replay.
     """
 
     exactness = "exact"
@@ -47,6 +53,7 @@ class NativeBackend(RolloutBackend):
                 ties=self.config.ties,
                 snapshots=request.snapshots,
                 rows_per_batch=self.config.rows_per_batch,
+                cache=self.config.cache == "auto",
             )
         return rollout_of(self.adapter, prompts, sample, result, request.policy_version)
 
@@ -59,15 +66,17 @@ def encode_prompts(adapter: ModelAdapter, request: RolloutRequest) -> list[list[
     """
     limit = adapter.facts.max_positions
     encoded = [adapter.text.encode_prompt(prompt) for prompt in request.prompts]
-    new = request.settings.new_tokens
+    settings, layout = request.settings, decoding_layout(adapter.facts, request.settings)
+    from_start = layout.kind == "block" and layout.origin == "global"
+    new = f"{settings.new_tokens} new ones are asked for{', in whole blocks' * settings.whole_blocks}"
     problems = [
         Problem(
-            f"prompt {prompt.id!r} has {len(ids)} tokens, and {new} new ones are asked for; the model takes {limit}",
+            f"prompt {prompt.id!r} has {len(ids)} tokens, and {new}; the model takes {limit}",
             path="rollout.new_tokens",
             hint="shorten the prompt, lower new_tokens, or set data.max_prompt_tokens and data.on_long_row: drop",
         )
         for prompt, ids in zip(request.prompts, encoded, strict=True)
-        if len(ids) + new > limit
+        if response_end(len(ids), settings, from_start=from_start) > limit
     ]
     if problems:
         raise UserError(problems)
@@ -88,7 +97,7 @@ def rollout_of(
     """
     tokens, response = result.tokens.cpu(), result.response.cpu()
     ends = adapter.facts.eos_ids
-    completion = completion_mask(tokens, response, ends)
+    completion = completion_mask(tokens, result.asked.cpu(), ends)
     ended = (completion & torch.isin(tokens, torch.tensor(ends))).any(dim=1).tolist()
     written = [row[kept].tolist() for row, kept in zip(tokens, completion, strict=True)]
     return Rollout(
@@ -103,23 +112,20 @@ def rollout_of(
         text=tuple(adapter.text.decode(ids[:-1] if end else ids) for ids, end in zip(written, ended, strict=True)),
         policy_version=policy_version,
         forwards=result.forwards.cpu(),
-        logp=result.logp.cpu(),
+        logp=None if result.edits is not None else result.logp.cpu(),
         trace=Trace(
             commit_step=result.commit_step.cpu(),
+            replayable=result.edits is None,
             layout_block_length=result.layout.block_length,
             snapshots=None if result.snapshots is None else _on_cpu(result.snapshots),
+            edits=None if result.edits is None else _on_cpu(result.edits),
         ),
     )
 
 
-def _on_cpu(snapshots: Snapshots) -> Snapshots:
-    return Snapshots(
-        inputs=snapshots.inputs.cpu(),
-        predicted=snapshots.predicted.cpu(),
-        confidence=snapshots.confidence.cpu(),
-        row=snapshots.row.cpu(),
-        step=snapshots.step.cpu(),
-    )
+def _on_cpu(record: Recorded) -> Recorded:
+    tensors = {f.name: getattr(record, f.name) for f in fields(record)}
+    return replace(record, **{name: tensor.cpu() for name, tensor in tensors.items() if tensor is not None})
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from dare_core.api import SectionConfig
-from dare_core.types.decoding import DecodingSettings, EosRule, SelectionRule
-from dare_core.types.model import ModelFacts
+from dare_core.types.decoding import DecodingSettings, EosRule, Schedule, SelectionRule
+from dare_core.types.model import AttentionLayout, ModelFacts
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -135,7 +135,10 @@ class RolloutSection(SectionConfig):
     """Base of rollout sections: the decoding protocol."""
 
     new_tokens: PositiveInt = Field(description="Response positions decoded per row.")
-    block_length: PositiveInt | None = Field(None, description="Positions denoised together; default: all new tokens.")
+    block_length: PositiveInt | None = Field(
+        None,
+        description="Positions denoised together; default: the block length of a block model, else all new tokens.",
+    )
     steps_total: PositiveInt | None = Field(None, description="Denoising forwards over all blocks.")
     steps_per_block: PositiveInt | None = Field(
         None, description="Denoising forwards per block; default: one per token."
@@ -145,8 +148,17 @@ class RolloutSection(SectionConfig):
     top_k: int = Field(0, ge=0, description="Most probable tokens kept; 0 = off.")
     min_p: float = Field(0.0, ge=0, lt=1, description="Share of the top probability below which tokens drop; 0 = off.")
     guidance: float = Field(0.0, ge=0, description="Classifier-free guidance scale; 0 = off.")
-    eos_rule: EosRule = Field(EosRule.FILL, description="fill, stop, suppress or suppress-confidence.")
+    eos_rule: EosRule = Field(EosRule.FILL, description="fill, stop, stop-early, suppress or suppress-confidence.")
     selection: SelectionSection = Field(default_factory=SelectionSection, description="Commit rule.")
+    schedule: Schedule = Field(
+        "even",
+        description="Tokens per step: `even` = masked tokens over steps, the remainder first; `even-block` = as if the "
+        "whole block were masked; `linear-time` = the whole part of n (1 - s/t), time from 1 to `schedule_eps`.",
+    )
+    schedule_eps: float = Field(1e-3, ge=0, lt=1, description="Where the `linear-time` schedule ends.")
+    whole_blocks: bool = Field(
+        False, description="Decode the last block to its end; the tokens beyond `new_tokens` are left out of the text."
+    )
     rows_per_batch: PositiveInt = Field(64, description="Rows denoised together.")
 
     @model_validator(mode="after")
@@ -156,13 +168,16 @@ class RolloutSection(SectionConfig):
         self.settings()
         return self
 
-    def settings(self) -> DecodingSettings:
+    def settings(self, layout: AttentionLayout | None = None) -> DecodingSettings:
         """The decoding protocol with block length and steps per block filled in.
+
+        Args:
+            layout: of the model, whose blocks are decoded unless the section says otherwise.
 
         Raises:
             ValueError: lengths or steps contradict each other.
         """
-        block = self.block_length or self.new_tokens
+        block = self.block_length or (layout.block_length if layout is not None else None) or self.new_tokens
         blocks = -(-self.new_tokens // block)
         per_block = self.steps_per_block or block
         if self.steps_total is not None:
@@ -182,7 +197,14 @@ class RolloutSection(SectionConfig):
             guidance=self.guidance,
             eos_rule=self.eos_rule,
             selection=SelectionRule(self.selection.kind, dict(self.selection.options)),
+            whole_blocks=self.whole_blocks,
+            schedule=self.schedule,
+            schedule_eps=self.schedule_eps,
         )
+
+    def withheld(self) -> Mapping[str, str]:
+        """Capability words of the backend that these options take away, each with the reason."""
+        return {}
 
 
 class AlgorithmSection(SectionConfig):

@@ -18,7 +18,7 @@ from dare_core.diffusion.denoise import decoding_layout
 from dare_core.diffusion.layouts import block_index
 from dare_core.diffusion.rules import Rule, find_rule
 from dare_core.diffusion.sampling import filter_logits
-from dare_core.diffusion.schedules import step_quota
+from dare_core.diffusion.schedules import commit_quota
 from dare_core.diffusion.selection import select
 from dare_core.diffusion.trajectory import state_before
 from dare_core.interfaces import ModelAdapter
@@ -38,7 +38,13 @@ def trajectory_logp(
         commit_step: [B,L] int64.
         settings: temperature > 0; end rules and guidance are not followed.
         row: which row.
+
+    Raises:
+        ValueError: a rule that edits, decides position by position, or draws its order.
     """
+    rule = find_rule(settings.selection)
+    if rule.edits or rule.selector == "independent" or rule.order_temperature:
+        raise ValueError(f"courses under {rule.kind!r} with these options are not enumerated")
     length = rows.prompt_length[row : row + 1]
     counted_from = AttentionLayout("block", settings.block_length, decoding_layout(adapter.facts, settings).origin)
     if adapter.facts.layout.kind == "full":
@@ -55,7 +61,8 @@ def trajectory_logp(
         step = 0
         while bool((members & (commit_step[row] >= forward)).any()):
             still_open = (members & (commit_step[row] >= forward)).nonzero()[:, 0]
-            quota = step_quota(size[None], size.clamp(max=settings.steps_per_block), step).clamp(min=1)
+            counts = (size[None], torch.tensor([len(still_open)]), torch.tensor([step]))
+            quota = commit_quota(settings, rule, *counts)
             probability = _transition(adapter, rows, commit_step, settings, row, forward, still_open, quota)
             total += math.log(probability) if probability > 0 else -math.inf
             forward, step = forward + 1, step + 1

@@ -3,8 +3,8 @@
 Axes: B rows, L positions, N views, G group size, V vocabulary, S snapshots.
 """
 
-from dare_core.types.batch import Advantages, PairRows, Rollout, Rows, Snapshots, Trace
-from dare_core.types.decoding import DecodingSettings, EosRule, SelectionRule
+from dare_core.types.batch import Advantages, Edits, PairRows, Rollout, Rows, Snapshots, Trace
+from dare_core.types.decoding import DecodingSettings, EosRule, Schedule, SelectionRule
 from dare_core.types.estimate import Estimate, LossInputs, LossOutput, Metric, Progress
 from dare_core.types.events import CheckpointSaved, RunFinished, RunStarted, StepFinished
 from dare_core.types.examples import Demonstration, Message, Pair, Prompt, Verdict, VerdictStatus
@@ -19,6 +19,7 @@ __all__ = [
     "CheckpointSaved",
     "DecodingSettings",
     "Demonstration",
+    "Edits",
     "EosRule",
     "Estimate",
     "LossInputs",
@@ -34,6 +35,7 @@ __all__ = [
     "Rows",
     "RunFinished",
     "RunStarted",
+    "Schedule",
     "Scores",
     "SelectionRule",
     "Snapshots",

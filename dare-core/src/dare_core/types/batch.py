@@ -111,22 +111,51 @@ class Snapshots:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Edits:
+    """Committed tokens that a decoder replaced, ordered by row, then step, then column.
+
+    Attributes:
+        row: [E] int64 row of the rollout.
+        step: [E] int64 denoising forward that replaced the token, from 0.
+        column: [E] int64.
+        old: [E] int64 token before.
+        new: [E] int64 token after.
+    """
+
+    row: Tensor
+    step: Tensor
+    column: Tensor
+    old: Tensor
+    new: Tensor
+
+    def __post_init__(self) -> None:
+        for name in ("step", "column", "old", "new"):
+            expect_shape("Edits", name, getattr(self, name), self.row.shape, "[E]")
+
+    def __len__(self) -> int:
+        return int(self.row.shape[0])
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trace:
     """How the rows came about.
 
     Attributes:
-        commit_step: [B,L] int64 index of the denoising forward that committed the token, global over the
-            row, from 0; -1 = prompt, padding or never committed.
+        commit_step: [B,L] int64 index of the denoising forward that first committed a token there, global over
+            the row, from 0; -1 = prompt, padding or never committed.
         replayable: False if tokens changed after their commit (editing, remasking), so that commit steps
             alone do not give the decoder's inputs back.
         layout_block_length: block length used while decoding.
         snapshots: states of single forwards, if they were asked for.
+        edits: replacements of committed tokens, from decoders that edit; None from all others. Commit steps, final
+            tokens and edits together give every canvas back.
     """
 
     commit_step: Tensor
     replayable: bool = True
     layout_block_length: int | None = None
     snapshots: Snapshots | None = None
+    edits: Edits | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

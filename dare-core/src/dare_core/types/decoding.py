@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal, get_args
+
+#: how many tokens commit at a step: ``even`` = a block's masked tokens shared evenly over its steps; ``even-block`` =
+#: as if the whole block were masked, so that a block that holds prompt tokens needs fewer steps (SDAR, LLaDA2);
+#: ``linear-time`` = the whole part of n (1 - s/t) of n masked tokens, time going from 1 to ``schedule_eps`` (Dream)
+Schedule = Literal["even", "even-block", "linear-time"]
 
 
 class EosRule(StrEnum):
@@ -15,6 +20,8 @@ class EosRule(StrEnum):
     """Decode every position; masked models fill the tail with EOS."""
     STOP = "stop"
     """Decode no block after the one that holds an EOS or end of turn."""
+    STOP_EARLY = "stop-early"
+    """As ``stop``; and when a step commits an end token, and nothing before the first one is masked, stop at once."""
     SUPPRESS = "suppress"
     """EOS logits are -inf before sampling: no EOS appears. A separate end-of-turn token may."""
     SUPPRESS_CONFIDENCE = "suppress-confidence"
@@ -44,6 +51,10 @@ class DecodingSettings:
         guidance: classifier-free guidance scale w, logits = u + (w + 1)(c - u); 0 = off.
         eos_rule: see :class:`EosRule`.
         selection: which positions commit at a step.
+        whole_blocks: decode every block that holds one of the new tokens to its end, so that up to
+            ``block_length - 1`` tokens more than ``new_tokens`` are computed; the completion leaves them out.
+        schedule: tokens that commit at a step, see :data:`Schedule`.
+        schedule_eps: the time at which ``linear-time`` ends.
     """
 
     new_tokens: int
@@ -56,12 +67,20 @@ class DecodingSettings:
     guidance: float = 0.0
     eos_rule: EosRule = EosRule.FILL
     selection: SelectionRule = field(default_factory=SelectionRule)
+    whole_blocks: bool = False
+    schedule: Schedule = "even"
+    schedule_eps: float = 1e-3
 
     def __post_init__(self) -> None:
         for name in ("new_tokens", "block_length", "steps_per_block"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.steps_per_block > self.block_length:
+        if self.schedule not in get_args(Schedule) or not 0 <= self.schedule_eps < 1:
+            raise ValueError(
+                f"schedule {self.schedule!r} must be one of {', '.join(get_args(Schedule))}, "
+                f"schedule_eps {self.schedule_eps} in [0, 1)"
+            )
+        if self.steps_per_block > self.block_length and self.schedule != "linear-time":
             raise ValueError(
                 f"steps_per_block {self.steps_per_block} exceeds block_length {self.block_length}: "
                 "a step without a token to commit is wasted"
