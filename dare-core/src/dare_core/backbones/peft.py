@@ -3,6 +3,9 @@
 Hu et al., "LoRA", ICLR 2022; Liu et al., "DoRA", ICML 2024; Kalajdzievski, "rsLoRA", 2023. First values of
 A are uniform(-1/sqrt(in), 1/sqrt(in)) as in peft, but addressed by the run's seed; B starts at zero. The
 output head is computed apart from its module and can never be adapted.
+
+Targets are names of linear modules, or of parameters that stack experts [E,out,in]: each expert then has its
+own pair of matrices, and peft adds their products to the stack in every forward, without dropout or DoRA.
 """
 
 from __future__ import annotations
@@ -85,11 +88,19 @@ def attach(
     stored = None if section.adapter is None else _read_folder(Path(section.adapter))
     if stored is not None:
         _check_options(Path(section.adapter or ""), stored[0], section, targets)
+    linear, stacked = _split(module, targets)
+    if stacked and (section.dropout or section.kind == "dora"):
+        raise UserError(
+            Problem(
+                f"adapters of stacked experts ({', '.join(stacked)}) have neither dropout nor DoRA", path="peft.targets"
+            )
+        )
     config = LoraConfig(
         r=section.r,
         lora_alpha=section.alpha,
         lora_dropout=section.dropout,
-        target_modules=targets,
+        target_modules=linear,
+        target_parameters=stacked or None,
         use_dora=section.kind == "dora",
         use_rslora=section.kind == "rslora",
         bias="none",
@@ -131,22 +142,42 @@ def _targets(
         targets = [own for entry in named for own in ([entry] if isinstance(entry, str) else entry)]
     linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
     body = [name for name in linear if name != "lm_head"]
+    known = [*linear, *_stacks(module)]
     if isinstance(targets, str):
         unmatched = [] if any(re.fullmatch(targets, name) for name in body) else [targets]
         heads = [targets] if re.fullmatch(targets, "lm_head") else []
     else:
-        unmatched = [t for t in targets if not any(name == t or name.endswith(f".{t}") for name in linear)]
+        unmatched = [t for t in targets if not _matches(t, known)]
         heads = [t for t in targets if t == "lm_head"]
     problems = [Problem(f"{name!r} matches no linear module", path="peft.targets") for name in unmatched]
     if problems:
-        known = sorted({name.rpartition(".")[2] for name in body} | set(published_names))
-        problems[-1] = Problem(problems[-1].message, path="peft.targets", hint=f"modules: {', '.join(known)}")
+        experts = {".".join(name.split(".")[-2:]) for name in _stacks(module)}
+        names = sorted({name.rpartition(".")[2] for name in body} | experts | set(published_names))
+        problems[-1] = Problem(problems[-1].message, path="peft.targets", hint=f"modules: {', '.join(names)}")
     problems += [
         Problem(f"{name!r} is the output head, which cannot be adapted", path="peft.targets") for name in heads
     ]
     if problems:
         raise UserError(problems)
     return targets
+
+
+def _stacks(module: nn.Module) -> list[str]:
+    """Names of parameters that stack experts."""
+    return [name for name, parameter in module.named_parameters() if parameter.dim() == 3]
+
+
+def _matches(target: str, names: Sequence[str]) -> bool:
+    return any(name == target or name.endswith(f".{target}") for name in names)
+
+
+def _split(module: nn.Module, targets: list[str] | str) -> tuple[list[str] | str, list[str]]:
+    """Targets that are modules, and targets that are stacked experts. A name of both means the modules."""
+    if isinstance(targets, str):
+        return targets, []
+    linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
+    stacked = [target for target in targets if not _matches(target, linear)]
+    return [target for target in targets if target not in stacked], stacked
 
 
 def _first_values(module: nn.Module, seed: int) -> None:
@@ -178,12 +209,14 @@ def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _check_options(folder: Path, stored: Mapping[str, Any], section: PeftSection, targets: list[str] | str) -> None:
     kind = "dora" if stored.get("use_dora") else "rslora" if stored.get("use_rslora") else "lora"
     modules = stored.get("target_modules")
+    if not isinstance(modules, str):
+        modules = [*(modules or ()), *(stored.get("target_parameters") or ())]
     pairs = {
         "kind": (kind, section.kind),
         "r": (stored.get("r"), section.r),
         "alpha": (stored.get("lora_alpha"), section.alpha),
         "targets": (
-            modules if isinstance(modules, str) else sorted(modules or ()),
+            modules if isinstance(modules, str) else sorted(modules),
             targets if isinstance(targets, str) else sorted(set(targets)),
         ),
     }
@@ -220,20 +253,38 @@ def plain_lookup(module: nn.Module) -> Callable[[str], Tensor]:
 
     def lookup(name: str) -> Tensor:
         owner, _, leaf = name.rpartition(".")
-        part = module.get_submodule(owner)
-        found: Tensor = getattr(getattr(part, "base_layer", part), leaf)
+        found: Tensor = getattr(_wrappers(module.get_submodule(owner))[-1], leaf)
         return found
 
     return lookup
 
 
+def _wrappers(part: Any) -> list[Any]:
+    """The module and what it wraps, outermost first: peft nests one wrapper per stacked parameter."""
+    nested = [part]
+    while hasattr(nested[-1], "base_layer"):
+        nested.append(nested[-1].base_layer)
+    return nested
+
+
 def merged_lookup(module: nn.Module) -> Callable[[str], Tensor]:
     """Like :func:`plain_lookup`, with switched-on adapters merged into a copy of the one layer asked for."""
     plain = plain_lookup(module)
+    # Experts are asked for one by one, gate, up and down in turn: each stack is merged once, not once per expert.
+    stacks: dict[str, dict[str, Tensor]] = {}
 
     def lookup(name: str) -> Tensor:
         owner, _, leaf = name.rpartition(".")
         part: Any = module.get_submodule(owner)
+        stack = [one for one in _wrappers(part) if getattr(one, "parameter_name", None) == leaf]
+        if stack and not part.disable_adapters:
+            if owner not in stacks:
+                stacks.clear()
+                stacks[owner] = {}
+            if leaf not in stacks[owner]:
+                with torch.no_grad():
+                    stacks[owner][leaf] = plain(name).detach() + stack[0].get_delta_weight("default")
+            return stacks[owner][leaf]
         if leaf != "weight" or not hasattr(part, "base_layer") or part.disable_adapters:
             return plain(name)
         with torch.no_grad():

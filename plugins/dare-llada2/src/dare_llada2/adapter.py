@@ -59,7 +59,12 @@ class Llada2Adapter(StockAdapter):
     )
     defaults: ClassVar[Mapping[str, Any]] = {"max_position_embeddings": 32768}
     identity: ClassVar[tuple[str, str]] = ("LLaDA2MoeModelLM", "llada2_moe")
-    lora_targets: ClassVar[dict[str, Sequence[str] | str]] = {"default": _ATTENTION, "attention": _ATTENTION}
+    lora_targets: ClassVar[dict[str, Sequence[str] | str]] = {
+        "default": _ATTENTION,
+        "attention": _ATTENTION,
+        "mlp": ("gate_proj", "up_proj", "down_proj"),
+        "experts": ("experts.gate_up_proj", "experts.down_proj"),
+    }
     lora_names: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
         "query_key_value": ("q_proj", "k_proj", "v_proj"),
         "dense": "o_proj",

@@ -50,7 +50,11 @@ class LladaMoeAdapter(StockAdapter):
     )
     defaults: ClassVar[Mapping[str, Any]] = {"max_position_embeddings": 8192}
     identity: ClassVar[tuple[str, str]] = ("LLaDAMoEModelLM", "lladamoe")
-    lora_targets: ClassVar[dict[str, Sequence[str] | str]] = {"default": _ATTENTION, "attention": _ATTENTION}
+    lora_targets: ClassVar[dict[str, Sequence[str] | str]] = {
+        "default": _ATTENTION,
+        "attention": _ATTENTION,
+        "experts": ("experts.gate_up_proj", "experts.down_proj"),
+    }
     wrap_units: ClassVar[tuple[str, ...]] = ("Qwen3MoeDecoderLayer",)
 
     @classmethod
