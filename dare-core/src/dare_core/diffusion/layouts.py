@@ -19,7 +19,8 @@ def block_index(valid: Tensor, prompt_length: Tensor, layout: AttentionLayout) -
         valid: [B,L] bool positions that exist; padding may stand anywhere.
         prompt_length: [B] int64 valid prompt tokens; the prompt is the first ``prompt_length`` valid positions.
         layout: ``full`` = everything is block 0; ``block`` with origin ``global`` = position // block_length;
-            with origin ``response`` the prompt is cut into blocks of its own, and the response starts a new one.
+            with origin ``response`` the prompt is cut into blocks of its own, and the response starts a new one;
+            with origin ``prompt-end`` so too, but the prompt's last block is whole and its first one may be short.
 
     Returns:
         [B,L] int64; -1 at padding.
@@ -33,7 +34,9 @@ def block_index(valid: Tensor, prompt_length: Tensor, layout: AttentionLayout) -
         size, start = _length(layout), prompt_length[:, None]
         in_prompt = position < start
         prompt_blocks = -(-start // size)
-        index = (position // size).where(in_prompt, prompt_blocks + (position - start) // size)
+        index = prompt_blocks + (position - start).div(size, rounding_mode="floor")
+        if layout.origin == "response":
+            index = (position // size).where(in_prompt, index)
     return index.where(valid, -1)
 
 

@@ -23,12 +23,15 @@ class PlanContext:
         address: seed, purpose and step of the draws; different inner updates get different purposes.
         layout: how views attend; the model's own, or what the rollout used.
         selection: [S] int64 snapshots to plan, in this order, chosen by the algorithm; or None.
+        temperature: at which the rollout sampled; 1 where nothing is sampled. Estimators that score the distribution
+            sampled from divide logits by it.
     """
 
     facts: ModelFacts
     address: Address
     layout: AttentionLayout
     selection: Tensor | None = None
+    temperature: float = 1.0
 
 
 class LikelihoodEstimator(ABC):

@@ -192,6 +192,7 @@ def _learner(parts: Parts, adapter: ModelAdapter) -> Learner:
         seed=plan.run.seed,
         total_steps=plan.run.steps,
         mode=mode,
+        temperature=parts.settings.temperature if plan.online and parts.settings else 1.0,
     )
 
 

@@ -29,6 +29,7 @@ class Learner:
         seed: the run's seed.
         total_steps: training steps of the whole run.
         mode: how gradients are gathered.
+        temperature: at which rollouts are sampled; 1 offline.
     """
 
     algorithm: Algorithm
@@ -39,11 +40,18 @@ class Learner:
     seed: int
     total_steps: int
     mode: UpdateMode
+    temperature: float = 1.0
 
     def plan(self, rows: Rows, step: int, inner: int, selection: Tensor | None) -> Views:
         """The views of one inner update."""
         address = Address(self.seed, f"corruption/inner-{inner}", step)
-        context = PlanContext(facts=self.facts, address=address, layout=self.layout, selection=selection)
+        context = PlanContext(
+            facts=self.facts,
+            address=address,
+            layout=self.layout,
+            selection=selection,
+            temperature=self.temperature,
+        )
         return self.estimator.plan(rows, context)
 
     def estimate(self, views: Views, rows: Rows, policy: PolicyName) -> Estimate:

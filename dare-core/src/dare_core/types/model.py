@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-BlockOrigin = Literal["global", "response"]
+BlockOrigin = Literal["global", "response", "prompt-end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,8 @@ class AttentionLayout:
             block and all earlier ones; scored copies see their noisy block and earlier clean blocks).
         block_length: positions per block, for ``block``.
         origin: where blocks are counted from: ``global`` = the row's first valid position, so that a block
-            may hold the prompt's tail and the first response tokens; ``response`` = restart at the response.
+            may hold the prompt's tail and the first response tokens; ``response`` = restart at the response;
+            ``prompt-end`` = counted from the response both ways, so that the first prompt block may be short.
     """
 
     kind: Literal["full", "block"] = "full"
