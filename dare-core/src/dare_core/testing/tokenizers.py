@@ -40,7 +40,7 @@ def write_tokenizer(
     free = [index for index in range(vocab_size) if index not in used]
     if len(free) < _ASCII:
         raise ValueError(f"{len(free)} ids are free for bytes; ASCII needs {_ASCII}")
-    vocabulary = dict(zip(_symbols(), free, strict=False)) | dict(special_tokens)
+    vocabulary = dict(zip(byte_symbols(), free, strict=False)) | dict(special_tokens)
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="?"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -79,7 +79,7 @@ def write_tokenizer_pieces(
     ordered = sorted(special_tokens.items(), key=lambda item: item[1])
     added = {str(index): {"content": text, **flags, "special": text not in plain} for text, index in ordered}
     contents = {
-        "vocab.json": {symbol: index for index, symbol in enumerate(_symbols())},
+        "vocab.json": {symbol: index for index, symbol in enumerate(byte_symbols())},
         "added_tokens.json": dict(ordered),
         "tokenizer_config.json": {
             "added_tokens_decoder": added,
@@ -94,7 +94,7 @@ def write_tokenizer_pieces(
     (folder / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
 
 
-def _symbols() -> list[str]:
+def byte_symbols() -> list[str]:
     """The printable stand-in of each byte in byte-level tokenizers, bytes in order.
 
     Bytes that print stand for themselves; the others, in order, are the code points from 256 on.
