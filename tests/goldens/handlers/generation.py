@@ -93,7 +93,7 @@ def semi_autoregressive(case: GoldenCase) -> None:
 
 def check_record(case: GoldenCase, result: DenoiseResult, prompt: Tensor, real: Tensor, mask_id: int) -> None:
     assert result.forwards.tolist() == [case.spec["n_forward"]] * len(prompt)
-    seen = states(result.tokens, result.commit_step, result.response, mask_id)
+    seen = states(result.tokens, result.commit_step, result.response, mask_id, forwards=case.spec["n_forward"])
     case.close("sequences", left_padded(result.tokens, prompt, real))
     case.close("step_map", left_padded(result.commit_step, torch.full_like(prompt, -1), real))
     case.close("commit_confidence", left_padded(result.confidence, torch.zeros_like(prompt), real).float())

@@ -2,13 +2,15 @@
 
 A commit step is the index of the denoising forward that committed a token, global over the row, from 0; -1 =
 prompt, padding or never committed. Where tokens never change after their commit, commit steps and final tokens
-give back the input of every forward.
+give back the input of every forward; where they do, the recorded edits complete them.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from dare_core.types import Edits
 
 
 def state_before(tokens: Tensor, commit_step: Tensor, response: Tensor, step: Tensor | int, mask_id: int) -> Tensor:
@@ -33,15 +35,48 @@ def hidden_before(commit_step: Tensor, response: Tensor, step: Tensor | int) -> 
     return response & ((commit_step < 0) | (commit_step >= steps))
 
 
-def states(tokens: Tensor, commit_step: Tensor, response: Tensor, mask_id: int) -> Tensor:
+def states(
+    tokens: Tensor,
+    commit_step: Tensor,
+    response: Tensor,
+    mask_id: int,
+    *,
+    edits: Edits | None = None,
+    forwards: int | None = None,
+) -> Tensor:
     """Every canvas: [B,F+1,L], before each of F forwards and after the last one.
 
-    F is the largest commit step plus one; rows that were done earlier repeat their last canvas.
+    Rows that were done earlier repeat their last canvas.
+
+    Args:
+        tokens: [B,L] int64 final tokens.
+        commit_step: [B,L] int64.
+        response: [B,L] bool response positions.
+        mask_id: the mask token.
+        edits: replacements of committed tokens, which are taken back step by step.
+        forwards: F; None = the largest commit step plus one. Forwards that only edit, or change nothing, come on top.
     """
-    forwards = int(commit_step.max()) + 1 if commit_step.numel() else 0
-    return torch.stack(
-        [state_before(tokens, commit_step, response, step, mask_id) for step in range(forwards + 1)], dim=1
-    )
+    if forwards is None:
+        forwards = int(commit_step.max()) + 1 if commit_step.numel() else 0
+    held, canvases = tokens.clone(), []
+    for step in range(forwards, -1, -1):
+        if edits is not None:
+            now = edits.step == step
+            held[edits.row[now], edits.column[now]] = edits.old[now]
+        canvases.append(state_before(held, commit_step, response, step, mask_id))
+    return torch.stack(canvases[::-1], dim=1)
+
+
+def last_edit_step(edits: Edits, commit_step: Tensor) -> Tensor:
+    """[B,L] int64 the last forward that replaced the token; -1 = none did.
+
+    Args:
+        edits: of the rows.
+        commit_step: [B,L], for the shape.
+    """
+    blank = torch.full_like(commit_step, -1).flatten()
+    place = edits.row * commit_step.shape[1] + edits.column
+    return blank.scatter_reduce(0, place, edits.step, "amax").view_as(commit_step)
 
 
 def block_local(commit_step: Tensor, blocks: Tensor) -> Tensor:
