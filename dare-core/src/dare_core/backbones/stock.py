@@ -84,14 +84,12 @@ class StockAdapter(TransformerAdapter):
         library: config class and causal-LM class of transformers.
         config_keys: published keys handed to the config class as they are, where present.
         defaults: published key -> value of an absent key in the published code, where the library's differs.
-        options: further arguments of the config class, such as the implementation of experts.
         identity: ``architectures`` and ``model_type`` by which a saved fresh model is recognised.
     """
 
     library: ClassVar[tuple[Callable[..., Any], Callable[..., nn.Module]]]
     config_keys: ClassVar[tuple[str, ...]]
     defaults: ClassVar[Mapping[str, Any]] = {}
-    options: ClassVar[Mapping[str, Any]] = {}
     identity: ClassVar[tuple[str, str]]
 
     @classmethod
@@ -115,6 +113,8 @@ class StockAdapter(TransformerAdapter):
             attn_implementation=ATTENTION,
             experts_implementation=EXPERTS,
         )
+        # peft rewrites LoRA targets of mixtures of the library's own types; names are mapped here, not there.
+        config.model_type = cls.identity[1]
         module: Any = model_class(config)
         for layer in module.model.layers:
             layer.self_attn.is_causal = False

@@ -57,7 +57,7 @@ class SdarAdapter(StockAdapter):
 
 
 class SdarMoeAdapter(SdarAdapter):
-    """The mixture of experts. Experts and router carry no adapters: the library stacks experts in one parameter."""
+    """The mixture of experts. The group `experts` gives each one a pair of matrices of its own; routers have none."""
 
     library: ClassVar[tuple[Callable[..., Any], Callable[..., nn.Module]]] = (Qwen3MoeConfig, Qwen3MoeForCausalLM)
     config_keys: ClassVar[tuple[str, ...]] = (
@@ -67,7 +67,11 @@ class SdarMoeAdapter(SdarAdapter):
         "mlp_only_layers",
     )
     identity: ClassVar[tuple[str, str]] = ("SDARMoeForCausalLM", "sdar_moe")
-    lora_targets: ClassVar[dict[str, Sequence[str] | str]] = {"default": _ATTENTION, "attention": _ATTENTION}
+    lora_targets: ClassVar[dict[str, Sequence[str] | str]] = {
+        "default": _ATTENTION,
+        "attention": _ATTENTION,
+        "experts": ("experts.gate_up_proj", "experts.down_proj"),
+    }
     wrap_units: ClassVar[tuple[str, ...]] = ("Qwen3MoeDecoderLayer",)
 
     @classmethod
