@@ -165,7 +165,10 @@ def _generated(
     backend = rollout.target()(section, load_model(model, peft, seed))
     # The address of a run's first rollout: a spec's own prompts give the same tokens here as there.
     request = RolloutRequest(
-        prompts=prompts, samples=samples, settings=section.settings(), address=Address(seed, "rollout", 0)
+        prompts=prompts,
+        samples=samples,
+        settings=section.settings(backend.adapter.facts.layout),
+        address=Address(seed, "rollout", 0),
     )
     try:
         result = backend.generate(request)

@@ -92,7 +92,7 @@ def prepare(plan: RunPlan) -> Parts:
     codec, facts = _codec_and_facts(plan)
     source = plan[Slot.DATA].target()(plan[Slot.DATA].config)
     examples = ExampleSet.read(source.config, source, codec)
-    settings = _rollout_section(plan).settings() if Slot.ROLLOUT in plan else None
+    settings = _rollout_section(plan).settings(facts.layout) if Slot.ROLLOUT in plan else None
     order = _order(plan, len(examples))
     checks: list[Callable[[], object]] = [partial(_check_lengths, plan, examples, codec, facts)]
     if reward is not None and plan.online:

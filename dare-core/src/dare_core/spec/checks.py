@@ -51,6 +51,9 @@ def _capabilities(draft: Draft, catalog: Catalog) -> Iterator[Problem]:
                     yield Problem(message, needing.path, needing.where, f"add '{slot}'")
             elif word not in provider.provides and not (slot is Slot.DATA and provider.config is None):
                 yield _mismatch(needing, provider, word, catalog, draft)
+            elif isinstance(provider.config, RolloutSection) and word in provider.config.withheld():
+                message = f"{needing.title} needs '{word}' ({meaning}), but {provider.config.withheld()[word]}"
+                yield Problem(message, "rollout.selection", draft.place("rollout.selection"))
 
 
 def _mismatch(needing: Used, provider: Used, word: str, catalog: Catalog, draft: Draft) -> Problem:
@@ -139,6 +142,10 @@ def _lengths(draft: Draft, facts: ModelFacts | None) -> Iterator[Problem]:
     config = data.config if data is not None else None
     prompt = config.max_prompt_tokens if isinstance(config, DataSection) else None
     if rollout is not None and isinstance(rollout.config, RolloutSection):
+        try:
+            rollout.config.settings(facts.layout)
+        except ValueError as error:
+            yield Problem(str(error), "rollout", draft.place("rollout"))
         total = rollout.config.new_tokens + (prompt or 0)
         if total > facts.max_positions:
             parts = f"data.max_prompt_tokens {prompt} + " if prompt else ""

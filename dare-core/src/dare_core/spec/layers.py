@@ -3,7 +3,7 @@
 From high to low: presets, then wishes (``Component.defaults``); of each, the algorithm's first, then those of the
 likelihood, model, rollout, reward, data and engine. A layer's options for another section count only if that section
 ends up with the kind they are meant for. A wish that the chosen kind has no option for is void; a preset, being asked
-for, must fit.
+for, must fit. Wishes of others for block length and steps are void where the model is a block model: it has its own.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ SINGLE_SLOTS = (
 )
 #: sections that a layer may reach
 REACHED = frozenset({"run", "optim", "peft", *(str(slot) for slot in SINGLE_SLOTS)})
+
+
+#: decoding lengths that block models have of their own
+_LENGTHS = ("rollout.block_length", "rollout.steps_total", "rollout.steps_per_block")
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,8 @@ def layers_of(picked: Mapping[Slot, Registered], user: Node, problems: list[Prob
     """
     presets: list[Layer] = []
     wishes: list[Layer] = []
+    model = picked.get(Slot.MODEL)
+    in_blocks = model is not None and "block" in model.component.provides
     for slot in SINGLE_SLOTS:
         registered = picked.get(slot)
         if registered is None:
@@ -89,10 +95,15 @@ def layers_of(picked: Mapping[Slot, Registered], user: Node, problems: list[Prob
             layer = _layer(slot, chosen, defaults, origin, preset=True)
             problems += _unreachable(layer, registered, place)
             presets.append(layer)
-        layer = _layer(slot, defaults, defaults, Origin(source=str(slot), where=name), preset=False)
+        wished = defaults if slot is Slot.MODEL or not in_blocks else _without_lengths(defaults)
+        layer = _layer(slot, wished, defaults, Origin(source=str(slot), where=name), preset=False)
         problems += _unreachable(layer, registered, section.where)
         wishes.append(layer)
     return [*reversed(wishes), *reversed(presets)]
+
+
+def _without_lengths(wishes: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {path: value for path, value in wishes.items() if path not in _LENGTHS}
 
 
 def own_layers(slot: Slot, registered: Registered, section: Node, path: str, problems: list[Problem]) -> list[Node]:

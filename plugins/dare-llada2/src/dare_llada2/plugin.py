@@ -7,6 +7,24 @@ from typing import Any
 
 from dare_core.api import Component, hookimpl
 
+#: the published sampler of LLaDA2.0: threshold 0.95, whole blocks, quotas as for a whole block, end after EOS
+_DECODING = {
+    "rollout.selection.kind": "dynamic-threshold",
+    "rollout.selection.options": {"threshold": 0.95},
+    "rollout.schedule": "even-block",
+    "rollout.whole_blocks": True,
+    "rollout.eos_rule": "stop",
+}
+
+
+def _editing(threshold: float, edit_threshold: float) -> Mapping[str, Any]:
+    """LLaDA2.1's sampler with token editing; its model card gives two pairs of thresholds."""
+    return {
+        "rollout.selection.kind": "joint-threshold",
+        "rollout.selection.options": {"threshold": threshold, "edit_threshold": edit_threshold},
+        "rollout.eos_rule": "fill",
+    }
+
 
 @hookimpl
 def dare_model_adapters() -> Iterable[Component]:
@@ -18,7 +36,9 @@ def dare_model_adapters() -> Iterable[Component]:
             config="dare_llada2.config:Llada2Section",
             summary="LLaDA2.0 and LLaDA2.1 (mini 16B-A1B, flash 100B) and fresh models of that architecture",
             requires=("torch", "transformers", "safetensors", "tokenizers", "jinja2"),
-            provides=frozenset({"block", "token-logp"}),
+            provides=frozenset({"block", "token-logp", "kv-exact"}),
+            defaults=_DECODING,
+            presets={"edit-quality": _editing(0.7, 0.5), "edit-speed": _editing(0.5, 0.0)},
             paper="arXiv:2512.15745",
         )
     ]

@@ -8,7 +8,14 @@ from typing import Any
 from dare_core.api import Component, hookimpl
 
 _REQUIRES = ("torch", "transformers", "safetensors", "tokenizers", "jinja2")
-_PROVIDES = frozenset({"block", "token-logp"})
+_PROVIDES = frozenset({"block", "token-logp", "kv-exact"})
+#: the published sampler: dynamic threshold 0.85, whole blocks, quotas as for a whole block, end at a stop id
+_DECODING = {
+    "rollout.selection.kind": "dynamic-threshold",
+    "rollout.schedule": "even-block",
+    "rollout.whole_blocks": True,
+    "rollout.eos_rule": "stop",
+}
 #: model type -> (class name, kind)
 _KINDS = {"sdar": ("SDARForCausalLM", "sdar"), "sdar_moe": ("SDARMoeForCausalLM", "sdar-moe")}
 
@@ -24,6 +31,7 @@ def dare_model_adapters() -> Iterable[Component]:
             summary="SDAR-1.7B, 4B and 8B Chat, TraDo and fresh models of that architecture",
             requires=_REQUIRES,
             provides=_PROVIDES,
+            defaults=_DECODING,
             paper="arXiv:2510.06303",
         ),
         Component(
@@ -33,6 +41,7 @@ def dare_model_adapters() -> Iterable[Component]:
             summary="SDAR-30B-A3B Chat and fresh models of that architecture",
             requires=_REQUIRES,
             provides=_PROVIDES,
+            defaults=_DECODING,
             paper="arXiv:2510.06303",
         ),
     ]
