@@ -9,38 +9,34 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
-from tests.executor.toy_training import gradients, toy_engine, toy_rows
-from tests.made_inputs import loss_inputs, rollout_of, verdicts_of
-from torch import Tensor
+from tests.executor.policy_objectives import (
+    ALGORITHMS,
+    SCORES,
+    drifted,
+    loss_and_gradient,
+    objective_of,
+    toy_rollout,
+)
+from tests.executor.toy_training import gradients, toy_engine
+from tests.made_inputs import loss_inputs
 
 from dare_algos_grpo import plugin
 from dare_algos_grpo.cj_grpo import CjGrpo
 from dare_algos_grpo.config import (
     CjGrpoSection,
-    CoupledGrpoSection,
     CoupledSection,
     D1Section,
     OneStepSection,
     TrajectorySection,
 )
-from dare_algos_grpo.coupled_grpo import CoupledGrpo
 from dare_algos_grpo.d1 import D1
-from dare_algos_grpo.estimators.coupled import Coupled
-from dare_algos_grpo.estimators.one_step import OneStep
-from dare_algos_grpo.estimators.trajectory import Trajectory
-from dare_core.interfaces import Algorithm, LikelihoodEstimator, Objective, PlanContext
+from dare_core.interfaces import Algorithm
 from dare_core.loops.update import update
 from dare_core.rollout.config import NativeSection
 from dare_core.spec.sections import OptimSection, PeftSection
 from dare_core.testing.toy_models import ToyMasked
-from dare_core.types import Address, LossInputs, LossOutput, Progress, Rollout
+from dare_core.types import LossInputs
 
-ALGORITHMS: dict[str, tuple[type[Algorithm], type, LikelihoodEstimator]] = {
-    "d1": (D1, D1Section, OneStep(OneStepSection())),
-    "coupled-grpo": (CoupledGrpo, CoupledGrpoSection, Coupled(CoupledSection())),
-    "cj-grpo": (CjGrpo, CjGrpoSection, Trajectory(TrajectorySection())),
-}
-PLAIN = {"d1-plain": (D1, D1Section, OneStep(OneStepSection(prompt_mask=0.0)))}
 COMPONENTS = {component.kind: component for component in plugin.dare_algorithms()}
 kinds = pytest.mark.parametrize("kind", ALGORITHMS)
 
@@ -52,79 +48,6 @@ REDUCTIONS: dict[str, dict[str, Any]] = {
     "fixed-length": {"reduction": "fixed-length", "length_divisor": 6.0},
 }
 reductions = pytest.mark.parametrize("reduction", REDUCTIONS)
-
-
-def toy_rollout(extra: int = 0, order: Tensor | None = None) -> Rollout:
-    """Six rows in groups of two, of different lengths, two tokens per step; some end before their last token."""
-    rows = toy_rows()
-    from_end = rows.response.flip(1).cumsum(1).flip(1)
-    completion = rows.response & ((from_end > 1) | (torch.arange(6) % 2 == 0)[:, None])
-    offset = rows.response.cumsum(1) - 1
-    step = torch.where(rows.response, offset // 2, -1)
-    order = torch.arange(6) if order is None else order
-    columns = {
-        name: torch.nn.functional.pad(value[order], (0, extra))
-        for name, value in (
-            ("tokens", rows.tokens),
-            ("prompt", rows.prompt),
-            ("response", rows.response),
-            ("completion", completion),
-        )
-    }
-    made = replace(
-        rows,
-        **columns,
-        sample_id=rows.sample_id[order],
-        group=rows.group[order],
-        example_id=tuple(rows.example_id[i] for i in order.tolist()),
-    )
-    return rollout_of(made, torch.nn.functional.pad(step[order], (0, extra), value=-1))
-
-
-def drifted(adapter: ToyMasked, amount: float) -> ToyMasked:
-    """Another policy near the adapter's."""
-    bias, table = (p.detach() for p in (adapter.module.bias, adapter.module.table))
-    return ToyMasked.from_tables(bias + amount * bias.roll(1, 1), table)
-
-
-def objective_of(
-    kind: str,
-    adapter: ToyMasked,
-    rollout: Rollout,
-    scores: list[float | None],
-    *,
-    old: ToyMasked | None = None,
-    reference: ToyMasked | None = None,
-    **options: Any,
-) -> Objective:
-    cls, section, estimator = (ALGORITHMS | PLAIN)[kind]
-    algorithm = cls(section(**options))
-    context = PlanContext(facts=adapter.facts, address=Address(7, "corruption", 0), layout=adapter.facts.layout)
-    views = estimator.plan(rollout, context)
-
-    def estimate(policy: ToyMasked | None) -> Any:
-        return None if policy is None else estimator.reduce(views, policy.token_logp(views), rollout).detached()
-
-    return Objective(
-        estimator=estimator,
-        algorithm=algorithm,
-        rows=rollout,
-        views=views,
-        progress=Progress(0, 1),
-        advantages=algorithm.advantages(rollout, verdicts_of(scores)),
-        old=estimate(old),
-        reference=estimate(reference),
-    )
-
-
-def loss_and_gradient(objective: Objective, adapter: ToyMasked) -> tuple[LossOutput, list[Tensor]]:
-    out = objective(adapter.token_logp(objective.views))
-    found = torch.autograd.grad(out.loss, list(adapter.module.parameters()), allow_unused=True)
-    blank = [torch.zeros_like(p) for p in adapter.module.parameters()]
-    return out, [b if g is None else g for g, b in zip(found, blank, strict=True)]
-
-
-SCORES = [1.0, 0.0, 0.3, 0.9, 0.0, 2.0]
 
 
 @kinds

@@ -19,12 +19,14 @@ from dare_algos_grpo.config import (
     D1Section,
     OneStepSection,
     TrajectorySection,
+    Wd1Section,
 )
 from dare_algos_grpo.coupled_grpo import CoupledGrpo
 from dare_algos_grpo.d1 import D1
 from dare_algos_grpo.estimators.coupled import Coupled
 from dare_algos_grpo.estimators.one_step import OneStep
 from dare_algos_grpo.estimators.trajectory import Trajectory
+from dare_algos_grpo.wd1 import Wd1
 from dare_core.interfaces import Algorithm, LikelihoodEstimator, Objective
 from dare_core.types import Progress, Rollout, Verdict, VerdictStatus, Views
 
@@ -132,7 +134,19 @@ def test_cj_grpo_in_one_file_is_the_product():
     assert_same(s.product(CjGrpo(CjGrpoSection()), estimator, views), s.shown(shown))
 
 
-@pytest.mark.parametrize("kind", ["d1", "coupled-grpo", "cj-grpo"])
+def test_wd1_in_one_file_is_the_product():
+    s = Setting("wd1")
+    shown = s.module.loss(
+        s.module.log_likelihood(s.live, s.tokens, s.uniform),
+        s.module.advantages(s.rewards),
+        s.module.completion_mask(s.tokens),
+    )
+    estimator = OneStep(OneStepSection())
+    views = estimator.views(s.rollout(), plan_context(s.module.MASK), s.uniform)
+    assert_same(s.product(Wd1(Wd1Section()), estimator, views), s.shown(shown))
+
+
+@pytest.mark.parametrize("kind", ["d1", "coupled-grpo", "cj-grpo", "wd1"])
 def test_the_example_learns(kind):
     history = example(kind).train()
     assert sum(history[-5:]) > sum(history[:5]) + 1.0

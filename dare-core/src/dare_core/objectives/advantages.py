@@ -108,6 +108,39 @@ def group_relative(
     return torch.where(usable, advantage / divisor, 0.0).to(scores.dtype)
 
 
+def group_softmax(value: Tensor, group: Tensor, usable: Tensor) -> Tensor:
+    """[B]: softmax of ``value`` [B] over the usable rows of each group; 0 elsewhere, so that a group sums to 1 or 0."""
+    groups, index = torch.unique(group, return_inverse=True)
+    masked = torch.where(usable, value, -torch.inf)
+    highest = torch.full((len(groups),), -torch.inf, dtype=value.dtype, device=value.device)
+    highest = highest.scatter_reduce(0, index, masked, "amax")[index]
+    exponential = torch.where(usable, (masked - highest).exp(), 0.0)
+    return exponential / torch.zeros_like(groups, dtype=value.dtype).index_add(0, index, exponential)[index].clamp(
+        min=1
+    )
+
+
+def kept_groups(
+    scores: Tensor, group: Tensor, usable: Tensor, *, mean_range: tuple[float, float] | None, drop_flat: bool
+) -> Tensor:
+    """[B] bool: usable rows whose group teaches something.
+
+    Args:
+        scores: [B] rewards.
+        group: [B] int64.
+        usable: [B] bool.
+        mean_range: the group's mean score must lie in [low, high], bounds included; None = anywhere.
+        drop_flat: leave out groups whose usable scores do not differ.
+    """
+    groups = group_statistics(scores, group, usable)
+    kept = usable.clone()
+    if mean_range is not None:
+        kept &= (groups.mean >= mean_range[0]) & (groups.mean <= mean_range[1])
+    if drop_flat:
+        kept &= groups.squares > 0
+    return kept
+
+
 def verdict_scores(verdicts: Sequence[Verdict]) -> tuple[Tensor, Tensor]:
     """(scores [B] float32, usable [B] bool): score 0 and not usable where a verdict has no finite score."""
     scores = torch.tensor([float("nan") if v.score is None else v.score for v in verdicts], dtype=torch.float32)
@@ -146,8 +179,12 @@ def rollout_advantages(
     scale: Scale = "none",
     eps: float = 1e-6,
     single: Single = "zero",
+    mean_range: tuple[float, float] | None = None,
+    drop_flat: bool = False,
 ) -> Advantages:
     """Group-relative advantages [B] of rollout rows from their verdicts, with :func:`score_metrics`.
+
+    Rows of groups that :func:`kept_groups` leaves out are not usable.
 
     Raises:
         ValueError: there is not one verdict per row.
@@ -156,4 +193,7 @@ def rollout_advantages(
         raise ValueError(f"{len(verdicts)} verdicts for {len(rows)} rows")
     scores, usable = (x.to(rows.group.device) for x in verdict_scores(verdicts))
     value = group_relative(scores, rows.group, usable, baseline=baseline, scale=scale, eps=eps, single=single)
-    return Advantages(value=value, usable=usable, statistics=score_metrics(scores, rows.group, usable))
+    statistics = score_metrics(scores, rows.group, usable)
+    kept = kept_groups(scores, rows.group, usable, mean_range=mean_range, drop_flat=drop_flat)
+    statistics["dropped_share"] = float((usable & ~kept).to(torch.float64).mean()) if len(kept) else 0.0
+    return Advantages(value=torch.where(kept, value, 0.0), usable=kept, statistics=statistics)

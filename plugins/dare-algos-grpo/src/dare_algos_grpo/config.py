@@ -12,8 +12,8 @@ from dare_core.spec.sections import GroupAlgorithmSection
 TokenReduction = Literal["token-mean", "sequence-mean-token-sum", "sequence-mean-token-mean", "fixed-length"]
 
 
-class ClippedPolicySection(GroupAlgorithmSection):
-    """What the clipped policy-gradient losses share."""
+class GroupPolicySection(GroupAlgorithmSection):
+    """What all policy gradients of this package share."""
 
     inner_updates: PositiveInt = Field(1, description="Optimizer steps that reuse one rollout (mu).")
     baseline: Literal["mean", "leave-one-out"] = Field(
@@ -26,6 +26,26 @@ class ClippedPolicySection(GroupAlgorithmSection):
     lone_row: Literal["zero", "raw"] = Field(
         "zero", description="Advantage of a group with one usable row: 0, or its reward (mean 0, std 1)."
     )
+    mean_reward_range: tuple[float, float] | None = Field(
+        None, description="Groups whose mean reward lies outside [low, high] carry no loss; null = all do."
+    )
+    drop_flat_groups: bool = Field(
+        False, description="Groups of equal rewards carry no loss, KL included, and enter no divisor."
+    )
+    trained_tokens: Literal["completion", "response"] = Field(
+        "completion", description="Up to and including the first end token, or every response token."
+    )
+
+    @model_validator(mode="after")
+    def _range(self) -> GroupPolicySection:
+        if self.mean_reward_range is not None and self.mean_reward_range[0] > self.mean_reward_range[1]:
+            raise ValueError(f"mean_reward_range {list(self.mean_reward_range)} must read [low, high]")
+        return self
+
+
+class ClippedPolicySection(GroupPolicySection):
+    """What the clipped policy-gradient losses share."""
+
     clip_range: float = Field(0.2, ge=0, lt=1, description="How far the ratio may fall below 1.")
     clip_range_high: float | None = Field(
         None, ge=0, description="How far the ratio may rise above 1; null = clip_range."
@@ -33,9 +53,6 @@ class ClippedPolicySection(GroupAlgorithmSection):
     dual_clip: float | None = Field(None, gt=1, description="Bound c of the loss for negative advantages; null = off.")
     kl_weight: float = Field(0.0, ge=0, description="Weight of the KL term to the reference policy (beta); 0 = off.")
     kl_form: Literal["k1", "abs", "k2", "k3", "k3-clamped"] = Field("k3", description="Per-token KL surrogate.")
-    trained_tokens: Literal["completion", "response"] = Field(
-        "completion", description="Up to and including the first end token, or every response token."
-    )
     reduction: str = Field("token-mean", description="From token losses to one number.")
     length_divisor: float | None = Field(None, gt=0, description="Tokens per sequence, for `fixed-length`.")
 
@@ -89,6 +106,16 @@ class CjGrpoSection(ClippedPolicySection):
     )
     reduction: Literal[TokenReduction, "step-mean"] = Field(
         "step-mean", description="`step-mean`: token mean per denoising step, then mean over steps; or over tokens."
+    )
+
+
+class Wd1Section(GroupPolicySection):
+    """wd1."""
+
+    group_size: int = Field(6, ge=2, description="Responses per prompt (G).")
+    inner_updates: PositiveInt = Field(12, description="Optimizer steps that reuse one rollout (mu).")
+    repel_weight: float = Field(
+        1.0, ge=0, description="Weight of the term that lowers the likelihood of poor responses; 0 = attract only."
     )
 
 

@@ -77,7 +77,7 @@ _UNIFIED: Mapping[str, Any] = {
 
 @hookimpl
 def dare_algorithms() -> Iterable[Component]:
-    """Clipped policy gradients."""
+    """Policy gradients."""
     return [
         Component(
             kind="d1",
@@ -111,6 +111,16 @@ def dare_algorithms() -> Iterable[Component]:
             defaults=_CJ,
             presets={"dare-2604": {**_UNIFIED, "rollout.new_tokens": 256}},
             paper="arXiv:2509.23924",
+        ),
+        Component(
+            kind="wd1",
+            target="dare_algos_grpo.wd1:Wd1",
+            config="dare_algos_grpo.config:Wd1Section",
+            summary="wd1: likelihood weighted by advantage, no ratio, no reference policy",
+            requires=("torch",),
+            needs=frozenset({"prompts", "sampling", "token-estimate"}),
+            defaults=_D1,
+            paper="arXiv:2507.08838",
         ),
     ]
 

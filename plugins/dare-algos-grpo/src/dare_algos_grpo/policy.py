@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from dare_algos_grpo.config import ClippedPolicySection
+from dare_algos_grpo.config import ClippedPolicySection, GroupPolicySection
 from dare_core.interfaces import Algorithm
 from dare_core.objectives import reductions
 from dare_core.objectives.advantages import rollout_advantages
@@ -25,28 +25,69 @@ from dare_core.objectives.ratios import token_ratio
 from dare_core.types import Advantages, LossInputs, LossOutput, Metric, Rollout, Verdict
 
 
-class ClippedPolicy(Algorithm):
-    """Base of the clipped algorithms; works on token [B,L] and view-token [N,L] estimates."""
+class GroupPolicy(Algorithm):
+    """Base of the policy gradients: group-relative advantages, token [B,L] or view-token [N,L] estimates."""
 
     separable_by: ClassVar[Literal["row", "group"] | None] = "row"
-    config: ClippedPolicySection
+    config: GroupPolicySection
 
     @property
     def inner_updates(self) -> int:
         """``inner_updates`` of the section."""
         return self.config.inner_updates
 
+    def advantages(self, rollout: Rollout, verdicts: Sequence[Verdict]) -> Advantages:
+        """Group-relative advantages [B] as the section says."""
+        c = self.config
+        return rollout_advantages(
+            rollout,
+            verdicts,
+            baseline=c.baseline,
+            scale=c.scale,
+            eps=c.scale_eps,
+            single=c.lone_row,
+            mean_range=c.mean_reward_range,
+            drop_flat=c.drop_flat_groups,
+        )
+
+    def line_advantages(self, inputs: LossInputs, row: Tensor) -> tuple[Tensor, Tensor]:
+        """(advantage [N], usable [N] bool) of the estimate's lines, whose rows are ``row`` [N].
+
+        Raises:
+            TypeError: there are no advantages.
+        """
+        if inputs.advantages is None:
+            raise TypeError(f"{type(self).__name__} needs advantages")
+        return inputs.advantages.value[row], inputs.advantages.usable[row]
+
+    def trained(self, inputs: LossInputs) -> Tensor:
+        """[B,L] bool tokens that are trained."""
+        rows = inputs.rows
+        return rows.completion if self.config.trained_tokens == "completion" else rows.response
+
+    def lines(self, inputs: LossInputs) -> Tensor:
+        """[N] int64 row of each line of the estimate.
+
+        Raises:
+            TypeError: the estimate is neither per token nor per view and token.
+        """
+        per = inputs.live.per
+        if per == "token":
+            return torch.arange(len(inputs.rows), device=inputs.live.value.device)
+        if per == "view-token":
+            return inputs.views.row
+        raise TypeError(f"{type(self).__name__} needs an estimate per token or per view and token, not per {per}")
+
+
+class ClippedPolicy(GroupPolicy):
+    """Base of the clipped algorithms."""
+
+    config: ClippedPolicySection
+
     @property
     def uses_reference(self) -> bool:
         """Only with a KL term."""
         return self.config.kl_weight > 0
-
-    def advantages(self, rollout: Rollout, verdicts: Sequence[Verdict]) -> Advantages:
-        """Group-relative advantages [B] as the section's ``baseline``, ``scale`` and ``lone_row`` say."""
-        c = self.config
-        return rollout_advantages(
-            rollout, verdicts, baseline=c.baseline, scale=c.scale, eps=c.scale_eps, single=c.lone_row
-        )
 
     def loss(self, inputs: LossInputs) -> LossOutput:
         """The loss above; rows without a usable verdict carry none and enter no divisor.
@@ -54,13 +95,12 @@ class ClippedPolicy(Algorithm):
         Raises:
             TypeError: the estimate is neither per token nor per view and token, or there are no advantages.
         """
-        advantages, row = inputs.advantages, self._rows_of(inputs)
-        if advantages is None:
-            raise TypeError(f"{type(self).__name__} needs advantages")
-        trained = self._trained(inputs)[row] & advantages.usable[row][:, None] & inputs.live.mask
+        row = self.lines(inputs)
+        advantage, usable = self.line_advantages(inputs, row)
+        trained = self.trained(inputs)[row] & usable[:, None] & inputs.live.mask
         ratio = token_ratio(inputs.live.value, inputs.old.value.detach())
         surrogate = clipped_surrogate(
-            ratio, advantages.value[row][:, None], self.config.clip_range, self.config.clip_high, self.config.dual_clip
+            ratio, advantage[:, None], self.config.clip_range, self.config.clip_high, self.config.dual_clip
         )
         token_loss = surrogate.loss
         metrics = self._clip_metrics(inputs, surrogate, ratio, trained)
@@ -83,18 +123,6 @@ class ClippedPolicy(Algorithm):
             sequences = usable.sum() if usable is not None else rows
             return reductions.fixed_length(token_loss, trained, self.config.length_divisor, sequences)
         return reductions.token_mean(token_loss, trained)
-
-    def _rows_of(self, inputs: LossInputs) -> Tensor:
-        per = inputs.live.per
-        if per == "token":
-            return torch.arange(len(inputs.rows), device=inputs.live.value.device)
-        if per == "view-token":
-            return inputs.views.row
-        raise TypeError(f"{type(self).__name__} needs an estimate per token or per view and token, not per {per}")
-
-    def _trained(self, inputs: LossInputs) -> Tensor:
-        rows = inputs.rows
-        return rows.completion if self.config.trained_tokens == "completion" else rows.response
 
     @staticmethod
     def _clip_metrics(
