@@ -149,6 +149,13 @@ def test_unknown_ending_of_data_needs_a_kind(specs: Specs):
     assert "data.kind: missing key; installed: datasets, jsonl, parquet" in line
 
 
+def test_metrics_that_nothing_writes_cannot_be_watched(specs: Specs):
+    watching = SPEC.replace("run: {", "run: {keep_best: eval/reward, stop_below: {heldout/reward: 0.1}, ", 1)
+    lines = specs.lines(watching)
+    assert ["eval/reward" in lines[0], "heldout/reward" in lines[1]] == [True, True]
+    assert len(specs.lines(watching + "eval: quiz\n")) == 1
+
+
 def test_evaluations_need_names_of_their_own(specs: Specs):
     (line,) = specs.lines(SPEC + "eval: [quiz, quiz]\n")
     assert "eval.1.name: name 'eval' is taken by eval.0" in line

@@ -14,6 +14,8 @@ from dare_core.spec.sections import DataSection, EngineSection, GroupAlgorithmSe
 from dare_core.spec.selection import published_config
 from dare_core.types.model import ModelFacts
 
+#: first words of the metrics that training itself writes
+TRAINING_METRICS = ("advantage", "algorithm", "data", "loss", "optim", "reward", "rollout", "spent", "verdicts")
 #: capability word of data -> the options that give it
 _DATA_REMEDIES = {
     "demonstrations": "give 'data.completion', the template of the answer to learn",
@@ -32,6 +34,7 @@ def check_draft(draft: Draft, catalog: Catalog) -> tuple[ModelFacts | None, list
         _lengths(draft, facts),
         _dropout(draft),
         _names(draft),
+        _watched_metrics(draft),
         files_missing(draft),
     )
     return facts, [*problems, *(problem for check in checks for problem in check)]
@@ -189,3 +192,16 @@ def _names(draft: Draft) -> Iterator[Problem]:
             message = f"name '{name}' is taken by {seen[name]}: metrics and folders carry it"
             yield Problem(message, f"{path}.name", draft.place(path), "give each evaluation a name of its own")
         seen.setdefault(name, path)
+
+
+def _watched_metrics(draft: Draft) -> Iterator[Problem]:
+    """Metrics that decide what is kept and when to stop are metrics that some part of the run writes."""
+    if draft.run is None:
+        return
+    evaluations = [name for _, config in draft.configs(Slot.EVALUATOR) if (name := getattr(config, "name", None))]
+    watched = [("run.keep_best", draft.run.keep_best)] if draft.run.keep_best else []
+    watched += [("run.stop_below", metric) for metric in draft.run.stop_below]
+    for path, metric in watched:
+        if metric.split("/")[0] not in (*TRAINING_METRICS, *evaluations):
+            message = f"nothing in this run writes metric '{metric}'; evaluations: {', '.join(evaluations) or 'none'}"
+            yield Problem(message, path, draft.place(path), "add an 'eval' of that name, or name another metric")
