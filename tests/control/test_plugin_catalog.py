@@ -54,15 +54,15 @@ def test_unknown_kind_of_an_official_package_says_what_to_install():
 
 
 def test_official_kind_that_an_old_release_lacks_asks_for_an_upgrade(tmp_path: Path):
-    with installed(tmp_path, declares("dare-sdar", "sdar", hook="dare_model_adapters", version="0.0.1")):
-        text = problem_of(Catalog.load(), Slot.MODEL, "sdar-moe")
-    assert "dare-sdar 0.0.1 does not offer it; pip install --upgrade dare-sdar" in text
+    with installed(tmp_path, declares("dare-lmdeploy", "old", hook="dare_rollout_backends", version="0.0.1")):
+        text = problem_of(Catalog.load(), Slot.ROLLOUT, "lmdeploy")
+    assert "dare-lmdeploy 0.0.1 does not offer it; pip install --upgrade dare-lmdeploy" in text
 
 
 def test_kind_of_a_broken_official_plugin_names_it_and_the_reason(tmp_path: Path):
-    with installed(tmp_path, FakeDistribution(name="dare-sdar", source="import nowhere_at_all\n")):
-        text = problem_of(Catalog.load(), Slot.MODEL, "sdar")
-    assert "its plugin dare-sdar 1.0 is not loaded" in text
+    with installed(tmp_path, FakeDistribution(name="dare-lmdeploy", source="import nowhere_at_all\n")):
+        text = problem_of(Catalog.load(), Slot.ROLLOUT, "lmdeploy")
+    assert "its plugin dare-lmdeploy 1.0 is not loaded" in text
     assert "nowhere_at_all" in text
 
 
