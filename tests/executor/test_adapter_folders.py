@@ -165,7 +165,9 @@ def test_target_groups_find_modules_and_never_the_head_or_the_embedding(tmp_path
         adapter.attach_peft(PeftSection(r=2, alpha=2, targets=group))
         touched = {name.split(".lora_")[0] for name, p in adapter.module.named_parameters() if p.requires_grad}
         layers = range(adapter.module.config.num_hidden_layers)
-        assert all(any(f".layers.{layer}." in name for name in touched) for layer in layers), group
+        has = [any(f".layers.{layer}." in name for name in touched) for layer in layers]
+        # Mixtures may have dense layers, without experts, and layers without an MLP.
+        assert all(has) if group in ("default", "attention") else any(has), group
         assert not [name for name in touched if "lm_head" in name or "embed" in name]
 
 

@@ -1,0 +1,41 @@
+"""Every example of a family validates and trains, with a tiny checkpoint and short rows in place of what it names."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+from tests.architecture.project import ROOT
+from tests.executor.families import FAMILIES
+
+from dare_core.testing.command import run_dare_here
+
+FAMILY = {family.kind: family for family in FAMILIES}
+LONGEST = {"llada": "max_sequence_length"}
+
+
+def examples():
+    """(path, family): files are named <kind>-<what>.yaml; the longest kind counts."""
+    for path in sorted((ROOT / "examples").glob("*.yaml")):
+        kinds = [kind for kind in FAMILY if path.name.startswith(f"{kind}-")]
+        yield pytest.param(path, FAMILY[max(kinds, key=len)] if kinds else None, id=path.stem)
+
+
+@pytest.mark.parametrize(("path", "family"), list(examples()))
+def test_an_example_validates_and_trains_on_a_tiny_checkpoint(path, family, tmp_path):
+    assert family is not None, "no family has the first word of the file's name"
+    model = family.write(tmp_path / "model", **{LONGEST.get(family.kind, "max_position_embeddings"): 2048})
+    rows = [{"id": f"r{i}", "prompt": f"{i}+{i}=?", "answer": str(2 * i)} for i in range(3)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    small = {"run.steps": 1, "model.path": str(model), "data.path": "rows.jsonl", "optim.batch_size": 2}
+    if "reward" in yaml.safe_load(path.read_text()):
+        small |= {"rollout.new_tokens": 8, "rollout.block_length": 4, "rollout.steps_per_block": 2}
+        small |= {"algorithm.group_size": 2, "data.max_prompt_tokens": 600}
+    arguments = [word for key, value in small.items() for word in ("--set", f"{key}={value}")]
+    checked = run_dare_here("validate", str(path), *arguments, folder=tmp_path)
+    assert checked.code == 0, checked.stderr
+    result = run_dare_here("run", str(path), *arguments, folder=tmp_path)
+    assert result.code == 0, result.stderr
+    (metrics,) = (tmp_path / "runs").glob("*/metrics.jsonl")
+    assert len(metrics.read_text().splitlines()) == 1
