@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -49,3 +50,19 @@ def clipped_surrogate(
         capped = negative & (loss > cap)
         loss = torch.where(negative, torch.minimum(loss, cap), loss)
     return ClippedSurrogate(loss=loss, clipped=bounded > plain, outside=bounded < plain, capped=capped)
+
+
+def clipped_log_surrogate(log_ratio: Tensor, advantage: Tensor, low: float, high: float) -> ClippedSurrogate:
+    """:func:`clipped_surrogate` without dual clip, computed from log ratios.
+
+    The log ratio is bounded above by log(1 + high) where A >= 0 and below by log(1 - low) where A < 0, and then
+    exponentiated: the same value and gradient, and no overflow on the clipped side.
+    """
+    positive = (advantage >= 0).expand_as(log_ratio)
+    lowest = math.log(1 - low) if low < 1 else -math.inf
+    above, below = log_ratio.clamp(max=math.log(1 + high)), log_ratio.clamp(min=lowest)
+    loss = -advantage * torch.where(positive, above, below).exp()
+    beyond = torch.where(positive, log_ratio > math.log(1 + high), log_ratio < lowest)
+    other = torch.where(positive, log_ratio < lowest, log_ratio > math.log(1 + high))
+    counts = (advantage != 0).expand_as(log_ratio)
+    return ClippedSurrogate(loss=loss, clipped=beyond & counts, outside=other & counts, capped=torch.zeros_like(beyond))

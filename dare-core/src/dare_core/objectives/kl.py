@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-KlForm = Literal["k1", "abs", "k2", "k3", "k3-clamped"]
+KlForm = Literal["k1", "k1-score", "abs", "k2", "k3", "k3-clamped"]
 
 #: bounds of ``k3-clamped``
 CLAMP = 10.0
@@ -21,6 +21,11 @@ CLAMP = 10.0
 def k1(d: Tensor) -> Tensor:
     """``d``: unbiased in value; its gradient is not that of the KL."""
     return d
+
+
+def k1_score(d: Tensor) -> Tensor:
+    """``d``, with gradient ``1 + d``: that of the KL's own score-function estimate, E[(1 + d) grad log live]."""
+    return d + d.detach() * (d - d.detach())
 
 
 def absolute(d: Tensor) -> Tensor:
@@ -40,7 +45,7 @@ def k3(d: Tensor, limit: float | None = None) -> Tensor:
 
 
 KL_FORMS: Mapping[KlForm, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {"k1": k1, "abs": absolute, "k2": k2, "k3": k3, "k3-clamped": lambda d: k3(d, CLAMP)}
+    {"k1": k1, "k1-score": k1_score, "abs": absolute, "k2": k2, "k3": k3, "k3-clamped": lambda d: k3(d, CLAMP)}
 )
 
 
