@@ -15,8 +15,9 @@ from pathlib import Path
 
 import torch
 
-from dare_algos_elbo.config import BernoulliSection, SftSection
+from dare_algos_elbo.config import SftSection
 from dare_algos_elbo.estimators.bernoulli import Bernoulli
+from dare_algos_elbo.estimators.config import BernoulliSection
 from dare_algos_elbo.sft import Sft
 from dare_core.engine.config import LocalSection
 from dare_core.engine.local import LocalEngine

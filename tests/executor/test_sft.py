@@ -11,15 +11,14 @@ from tests.executor.toy_training import toy_rows
 from tests.made_inputs import rows_of
 from torch import Tensor
 
-from dare_algos_elbo import plugin
-from dare_algos_elbo.config import BernoulliSection, SftSection
+from dare_algos_elbo.config import SftSection
 from dare_algos_elbo.estimators.bernoulli import Bernoulli
+from dare_algos_elbo.estimators.config import BernoulliSection
 from dare_algos_elbo.sft import Sft
 from dare_core.data.rows import demonstration_rows
 from dare_core.diffusion.schedules import alpha
 from dare_core.interfaces import Objective, PlanContext
 from dare_core.interfaces.model import ModelAdapter
-from dare_core.spec.sections import OptimSection
 from dare_core.testing.enumeration import exact_elbo
 from dare_core.testing.toy_models import ToyBlock, ToyMasked
 from dare_core.types import Address, Demonstration, Progress, Prompt, Rows, Scores, Views
@@ -230,11 +229,3 @@ def test_an_estimate_per_token_is_refused():
 
     with pytest.raises(TypeError, match="not per token"):
         replace(objective, estimator=PerToken(BernoulliSection()))(Scores(logp=torch.zeros(1, 6)))
-
-
-def test_defaults_and_presets_name_options_that_exist():
-    (component,) = plugin.dare_algorithms()
-    for paths in (component.defaults, component.presets["dare-2604"]):
-        options = {path.partition(".")[2]: value for path, value in paths.items() if path.startswith("optim.")}
-        OptimSection(**{"batch_size": 1, **options})
-    SftSection(loss_normalizer=component.presets["dare-2604"]["algorithm.loss_normalizer"])

@@ -35,10 +35,10 @@ PROMPTS = [Prompt(id=f"p{i}", index=i, text=text) for i, text in enumerate(["ab"
 SETTINGS = NativeSection(new_tokens=4, block_length=2, temperature=1.0)
 
 
-def build(item, slot):
-    """A component by its config's defaults, in groups of 3 where it forms groups."""
+def build(item, **options):
+    """A component by its config's defaults and these options, in groups of 3 where it forms groups."""
     fields = CATALOG.config_class(item).model_fields
-    options = {"group_size": 3} if "group_size" in fields else {}
+    options |= {"group_size": 3} if "group_size" in fields else {}
     return CATALOG.target_class(item)(CATALOG.config_class(item)(**options))
 
 
@@ -54,8 +54,9 @@ def prepared(item, budget, mode="auto"):
     """Learner, rows and advantages for one algorithm on a toy with a reference policy."""
     toy, layout = toy_for(item)
     engine = toy_engine(budget, adapter=toy, reference=True, update=mode)
-    algorithm = build(item, Slot.ALGORITHM)
-    estimator = build(CATALOG.find(Slot.LIKELIHOOD, item.component.defaults["likelihood.kind"]), Slot.LIKELIHOOD)
+    algorithm = build(item)
+    wanted = {path.split(".")[1]: v for path, v in item.component.defaults.items() if path.startswith("likelihood.")}
+    estimator = build(CATALOG.find(Slot.LIKELIHOOD, wanted.pop("kind")), **wanted)
     learner = Learner(
         algorithm=algorithm,
         estimator=estimator,

@@ -26,7 +26,7 @@ OFFICIAL: Mapping[str, Mapping[Slot, tuple[str, ...]]] = MappingProxyType(
         },
         "dare-algos-elbo": {
             Slot.ALGORITHM: ("sft", "dpo", "vrpo", "spg", "bgpo", "ebpo", "espo"),
-            Slot.LIKELIHOOD: ("bernoulli",),
+            Slot.LIKELIHOOD: ("bernoulli", "count-stratified", "espo", "block-stratified", "spg"),
         },
         "dare-fastdllm": {Slot.ROLLOUT: ("fastdllm",)},
         "dare-sglang": {Slot.ROLLOUT: ("sglang",)},

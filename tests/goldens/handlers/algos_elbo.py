@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dare_algos_elbo.config import BernoulliSection, SftSection
+from dare_algos_elbo.config import SftSection
 from dare_algos_elbo.estimators.bernoulli import Bernoulli
+from dare_algos_elbo.estimators.config import BernoulliSection
 from dare_algos_elbo.sft import Sft
 from dare_core.diffusion.corruption import bernoulli_mask, build_views, times
 from dare_core.objectives import reductions

@@ -1,1 +1,1 @@
-"""Likelihood-based algorithms: masked SFT."""
+"""Likelihood-based algorithms: supervised, on preferences, on rewards; and the ELBO estimators they use."""

@@ -1,15 +1,31 @@
-"""What this package offers. Defaults are those of the LLaDA report."""
+"""What this package offers. Defaults are those of the authors' released configurations, as far as they are public."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from dare_algos_elbo.presets import (
+    BGPO,
+    DPO,
+    EBPO,
+    ESPO,
+    SFT,
+    SFT_PRESETS,
+    SPG,
+    UNIFIED_BGPO,
+    UNIFIED_EBPO,
+    UNIFIED_ESPO,
+    UNIFIED_SPG,
+    UNIFIED_VRPO,
+    VRPO,
+)
 from dare_core.api import Component, hookimpl
 
 
 @hookimpl
 def dare_algorithms() -> Iterable[Component]:
-    """Likelihood training."""
+    """Training on likelihood estimates: supervised, on preferences, on rewards."""
     return [
         Component(
             kind="sft",
@@ -18,39 +34,105 @@ def dare_algorithms() -> Iterable[Component]:
             summary="supervised fine-tuning on the masked-diffusion ELBO; with empty prompts, continued pre-training",
             requires=("torch",),
             needs=frozenset({"demonstrations", "row-estimate"}),
-            defaults={
-                "likelihood.kind": "bernoulli",
-                "optim.lr": 2.5e-5,
-                "optim.warmup_steps": 50,
-                "optim.weight_decay": 0.1,
-                "optim.batch_size": 256,
-            },
-            presets={
-                "dare-2604": {
-                    "algorithm.loss_normalizer": "noised-tokens",
-                    "optim.lr": 1e-4,
-                    "optim.schedule": "cosine",
-                    "optim.betas": (0.9, 0.95),
-                    "optim.weight_decay": 0.01,
-                }
-            },
+            defaults=SFT,
+            presets=SFT_PRESETS,
             paper="arXiv:2502.09992",
-        )
+        ),
+        _preference("dpo", "DpoSection", "DPO on ELBO estimates", DPO, {}, "arXiv:2305.18290"),
+        _preference(
+            "vrpo",
+            "VrpoSection",
+            "VRPO: DPO on stratified estimates that both policies share",
+            VRPO,
+            {"dare-2604": UNIFIED_VRPO},
+            "arXiv:2505.19223",
+        ),
+        _on_rewards(
+            "bgpo", "BGPO: one linear lower bound per draw", "view-estimate", BGPO, UNIFIED_BGPO, "arXiv:2510.11683"
+        ),
+        _on_rewards(
+            "espo",
+            "ESPO: one normalised ratio per sequence, coupled estimates",
+            "row-estimate",
+            ESPO,
+            UNIFIED_ESPO,
+            "arXiv:2512.03759",
+        ),
+        _on_rewards(
+            "ebpo", "EBPO: one ratio on the sum of block ELBOs", "row-estimate", EBPO, UNIFIED_EBPO, "arXiv:2602.08676"
+        ),
+        _on_rewards(
+            "spg",
+            "SPG: lower bounds for good responses, upper ones for bad ones",
+            "upper-bound",
+            SPG,
+            UNIFIED_SPG,
+            "arXiv:2510.09541",
+        ),
     ]
+
+
+def _preference(
+    kind: str, config: str, summary: str, defaults: Mapping[str, Any], presets: Mapping[str, Any], paper: str
+) -> Component:
+    return Component(
+        kind=kind,
+        target="dare_algos_elbo.dpo:Dpo",
+        config=f"dare_algos_elbo.config:{config}",
+        summary=summary,
+        requires=("torch",),
+        needs=frozenset({"pairs", "row-estimate"}),
+        defaults=defaults,
+        presets=presets,
+        paper=paper,
+    )
+
+
+def _on_rewards(
+    kind: str, summary: str, estimate: str, defaults: Mapping[str, Any], unified: Mapping[str, Any], paper: str
+) -> Component:
+    return Component(
+        kind=kind,
+        target=f"dare_algos_elbo.{kind}:{kind.capitalize()}",
+        config=f"dare_algos_elbo.config:{kind.capitalize()}Section",
+        summary=summary,
+        requires=("torch",),
+        needs=frozenset({"prompts", "sampling", estimate}),
+        defaults=defaults,
+        presets={"dare-2604": unified},
+        paper=paper,
+    )
 
 
 @hookimpl
 def dare_likelihood_estimators() -> Iterable[Component]:
-    """ELBO estimates."""
+    """ELBO estimates. What ``per`` chooses, rows or views, they provide by their options."""
     return [
-        Component(
-            kind="bernoulli",
-            target="dare_algos_elbo.estimators.bernoulli:Bernoulli",
-            config="dare_algos_elbo.config:BernoulliSection",
-            summary="ELBO from independently masked tokens at random times",
-            requires=("torch",),
-            provides=frozenset({"row-estimate"}),
-            needs=frozenset({"token-logp"}),
-            paper="arXiv:2502.09992",
-        )
+        _estimator("bernoulli", "ELBO from independently masked tokens at random times", "arXiv:2502.09992"),
+        _estimator(
+            "count-stratified", "ELBO from exact numbers of masked tokens, one to all, stratified", "arXiv:2502.09992"
+        ),
+        _estimator("espo", "ELBO from exact numbers of masked tokens, none to all, in pairs", "arXiv:2512.03759"),
+        _estimator("block-stratified", "block ELBO with masked tokens in every block of a view", "arXiv:2602.08676"),
+        _estimator(
+            "spg",
+            "lower and upper estimate per token from block-wise masks",
+            "arXiv:2510.09541",
+            frozenset({"row-estimate", "upper-bound"}),
+        ),
     ]
+
+
+def _estimator(kind: str, summary: str, paper: str, provides: frozenset[str] = frozenset()) -> Component:
+    name = "".join(part.capitalize() for part in kind.split("-"))
+    config = f"{name}EstimatorSection" if kind in ("espo", "spg") else f"{name}Section"
+    return Component(
+        kind=kind,
+        target=f"dare_algos_elbo.estimators.{kind.replace('-', '_')}:{name}",
+        config=f"dare_algos_elbo.estimators.config:{config}",
+        summary=summary,
+        requires=("torch",),
+        provides=provides,
+        needs=frozenset({"token-logp"}),
+        paper=paper,
+    )

@@ -5,16 +5,20 @@ The negative ELBO of each answer, divided per row by its length A_b and averaged
     L = (1/B) sum_b (1/A_b) sum_{i hidden in b} -w_b log p(y_i | view)
 
 A_b counts the answer's tokens, with the end tokens that fill it where ``supervise_padding`` is on (LLaDA).
-``loss_normalizer`` offers two other divisors over the whole batch: all answer tokens, or the hidden ones. The last
-is what the unified framework of arXiv:2604.04215 does; with weights 1/t it counts 1/t twice, since about t A_b
-tokens are hidden. On rows with an empty prompt this is LLaDA's pre-training loss (eq. 3).
+``loss_normalizer`` offers other divisors over the whole batch: all answer tokens (SDAR, generic trainers), the hidden
+ones (Dream, LLaDA2), or the rows. With weights 1/t, dividing by the hidden tokens counts 1/t twice, since about t A_b
+tokens are hidden; the unified framework of arXiv:2604.04215 does so. On rows with an empty prompt this is LLaDA's
+pre-training loss (eq. 3). Weights, times and masks are the estimator's.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from torch import Tensor
+
 from dare_algos_elbo.config import SftSection
+from dare_algos_elbo.estimators.draws import target_lengths
 from dare_core.interfaces import Algorithm
 from dare_core.objectives.reductions import per_sequence
 from dare_core.types import LossInputs, LossOutput, Metric
@@ -45,19 +49,24 @@ class Sft(Algorithm):
         if inputs.live.per != "row":
             raise TypeError(f"sft needs an estimate per row, not per {inputs.live.per}")
         nelbo = -inputs.live.value
-        length = inputs.rows.response.sum(dim=1)
+        length = target_lengths(inputs.views, len(inputs.rows))
         counted = inputs.live.mask
-        if self.config.loss_normalizer == "sequence":
-            loss = per_sequence(nelbo, length, counted)
-        else:
-            noised = inputs.views.scored.sum() / inputs.live.draws
-            tokens = length.sum() if self.config.loss_normalizer == "supervised-tokens" else noised
-            # Without a hidden token the sum is 0 whatever the divisor.
-            loss = nelbo.sum() / tokens.masked_fill(tokens == 0, 1)
+        # Every row has the same number of views.
+        noised = inputs.views.scored.sum() * len(inputs.rows) / max(1, len(inputs.views))
         shown = nelbo.detach()
         metrics = {
             "nelbo_per_token": Metric(float(shown.sum()), float(length.sum())),
             "nelbo_per_row": Metric(float(shown.sum()), float(counted.sum())),
-            "noised_share": Metric(float(inputs.views.scored.sum()), float(length.sum() * inputs.live.draws)),
+            "noised_share": Metric(float(noised), float(length.sum())),
         }
-        return LossOutput(loss=loss, metrics=metrics)
+        return LossOutput(loss=self._divided(nelbo, length, noised, counted), metrics=metrics)
+
+    def _divided(self, nelbo: Tensor, length: Tensor, noised: Tensor, counted: Tensor) -> Tensor:
+        kind = self.config.loss_normalizer
+        if kind == "sequence":
+            return per_sequence(nelbo, length, counted)
+        if kind == "rows":
+            return per_sequence(nelbo, 1.0, counted)
+        tokens = length.sum() if kind == "supervised-tokens" else noised
+        # Without a hidden token the sum is 0 whatever the divisor.
+        return nelbo.sum() / tokens.masked_fill(tokens == 0, 1)

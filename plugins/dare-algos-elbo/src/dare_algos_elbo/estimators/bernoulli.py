@@ -7,59 +7,124 @@ by w(t) = -alpha'(t) / (1 - alpha(t)) (t and 1/t for the linear schedule)::
 
 Prompt tokens are never hidden. With times in [low, 1] the expectation is that of the ELBO up to O(low): t has
 density 1/(1 - low) there and the weight does not undo it. A draw that hides nothing contributes 0.
+
+Options that published trainers use, and that leave the ELBO: other weights (``none``, and Dream's, arXiv:2508.15487:
+``remaining``, ``cart``), a band of times (LLaDA2, arXiv:2512.15745), ``redraws`` (SDAR, arXiv:2510.06303: a row without
+a hidden token is drawn again, and at last one token is hidden), ``end_run_as_one``, ``crop``. ``complementary`` views
+keep the mean: the complement is hidden with the share 1 - t and weighted accordingly.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from dare_algos_elbo.config import BernoulliSection
+from dare_algos_elbo.estimators.config import BernoulliSection
+from dare_algos_elbo.estimators.draws import DrawEstimator, Lines, targeted
+from dare_algos_elbo.estimators.token_weights import closing_run, neighbour_weights
 from dare_core.diffusion.corruption import bernoulli_mask, build_views, times
 from dare_core.diffusion.schedules import alpha, elbo_weight
-from dare_core.diffusion.seeds import uniforms
-from dare_core.interfaces import LikelihoodEstimator, PlanContext
-from dare_core.types import Estimate, Rows, Scores, Views
+from dare_core.diffusion.seeds import batch_uniforms, uniforms
+from dare_core.interfaces import PlanContext
+from dare_core.types import Address, ModelFacts, Rows, Views
+from dare_core.types.estimate import Bound
 
 
-class Bernoulli(LikelihoodEstimator):
-    """``draws`` views per row; an estimate per row [B], summed over its tokens."""
+class Bernoulli(DrawEstimator):
+    """``draws`` times per row; two views each if complementary."""
 
     config: BernoulliSection
 
+    @property
+    def bound(self) -> Bound:
+        """``lower`` with the ELBO's weights over the whole range of times, up to the clamp."""
+        c = self.config
+        plain = c.weight == "elbo" and c.time_high == 1.0 and c.crop == "none"
+        return "lower" if plain and not c.redraws and not c.end_run_as_one else "surrogate"
+
+    @property
+    def views_per_draw(self) -> int:
+        """A mask, and its complement if asked for."""
+        return 2 if self.config.complementary else 1
+
     def plan(self, rows: Rows, context: PlanContext) -> Views:
         """Views ordered by (row, draw)."""
-        draws = self.config.draws
-        sample = rows.sample_id.repeat_interleave(draws)
-        draw = torch.arange(draws, device=sample.device).repeat(len(rows))
-        time = uniforms(context.address.within("time"), sample, draw, 1)[:, 0]
-        return self.views(rows, context, time, uniforms(context.address, sample, draw, rows.tokens.shape[1]))
+        rows = targeted(rows, self.config.targets, context.facts)
+        if self.config.crop == "batch":
+            rows = cropped(rows, batch_uniforms(context.address.within("crop"), 1, rows.tokens.device)[0])
+        lines = Lines.of(rows, self.config.draws, self.config.shared_by)
+        time, token = self._numbers(rows, lines, context.address, context.facts)
+        return self.views(rows, context, time, token)
 
     def views(self, rows: Rows, context: PlanContext, time_uniform: Tensor, token_uniform: Tensor) -> Views:
         """The plan for given uniform numbers: ``time_uniform`` [N], ``token_uniform`` [N,L], N = rows x draws."""
-        draws, device = self.config.draws, rows.tokens.device
-        row = torch.arange(len(rows), device=device).repeat_interleave(draws)
-        time = times(time_uniform, self.config.time_low, self.config.time_high)
-        weight = elbo_weight(self.config.schedule, time) if self.config.weight == "elbo" else torch.ones_like(time)
+        lines = Lines.of(rows, self.config.draws, self.config.shared_by)
+        hidden, time = self._hidden(rows, lines, time_uniform, token_uniform, context.facts)
+        pair, draw = self.views_per_draw, lines.draw
+        if pair == 2:
+            hidden = torch.stack([hidden, rows.response[lines.row] & ~hidden], dim=1).flatten(0, 1)
+            # The complement of a linear mask is one of time 1 - t.
+            time = torch.stack([time, (1 - time).clamp(min=self.config.time_low)], dim=1).flatten()
+            draw = torch.stack([2 * draw, 2 * draw + 1], dim=1).flatten()
+        row = lines.row.repeat_interleave(pair)
         return build_views(
             rows,
-            bernoulli_mask(token_uniform, 1 - alpha(self.config.schedule, time)[:, None], rows.response[row]),
+            hidden,
             mask_id=context.facts.mask_id,
             layout=context.layout,
             row=row,
-            draw=torch.arange(draws, device=device).repeat(len(rows)),
-            weight=weight[:, None],
+            draw=draw,
+            weight=self._weight(time, hidden, rows.valid[row]),
         )
 
-    def reduce(self, views: Views, scores: Scores, rows: Rows) -> Estimate:
-        """B [B]: mean over draws of the weighted sums, with its standard error over more than one draw."""
-        draws = self.config.draws
-        sums = torch.where(views.scored, views.weight * scores.logp, 0.0).sum(dim=1).view(len(rows), draws)
-        return Estimate(
-            value=sums.mean(dim=1),
-            per="row",
-            bound="lower" if self.config.weight == "elbo" else "surrogate",
-            mask=rows.response.any(dim=1),
-            draws=draws,
-            stderr=sums.detach().std(dim=1) / draws**0.5 if draws > 1 else None,
-        )
+    def _weight(self, time: Tensor, hidden: Tensor, valid: Tensor) -> Tensor:
+        """[N,1] or [N,L]."""
+        kind = self.config.weight
+        if kind == "cart":
+            return neighbour_weights(hidden, valid, self.config.cart_decay)
+        if kind == "elbo":
+            return elbo_weight(self.config.schedule, time)[:, None]
+        return (1 - time if kind == "remaining" else torch.ones_like(time))[:, None]
+
+    def _hidden(
+        self, rows: Rows, lines: Lines, time_uniform: Tensor, token_uniform: Tensor, facts: ModelFacts
+    ) -> tuple[Tensor, Tensor]:
+        """[N,L] bool hidden tokens, and [N] times."""
+        time = times(time_uniform, self.config.time_low, self.config.time_high)
+        if self.config.end_run_as_one:
+            first = closing_run(rows, facts.eos_ids)[lines.row]
+            token_uniform = token_uniform.gather(1, first)
+        chance = 1 - alpha(self.config.schedule, time)[:, None]
+        return bernoulli_mask(token_uniform, chance, rows.response[lines.row]), time
+
+    def _numbers(self, rows: Rows, lines: Lines, address: Address, facts: ModelFacts) -> tuple[Tensor, Tensor]:
+        """Uniform numbers [N] of times and [N,L] of tokens, redrawn where nothing would be hidden."""
+        width = rows.tokens.shape[1]
+
+        def drawn(at: Address) -> tuple[Tensor, Tensor]:
+            time = uniforms(at.within("time"), lines.owner, lines.draw, 1)[:, 0]
+            return time, uniforms(at, lines.owner, lines.draw, width)
+
+        def empty() -> Tensor:
+            return ~self._hidden(rows, lines, time, token, facts)[0].any(dim=1)
+
+        time, token = drawn(address)
+        for attempt in range(self.config.redraws):
+            again, (new_time, new_token) = empty(), drawn(address.within(f"redraw-{attempt}"))
+            time, token = torch.where(again, new_time, time), torch.where(again[:, None], new_token, token)
+        if self.config.redraws:
+            # The smallest number becomes 0, below any chance.
+            least = token.masked_fill(~rows.response[lines.row], torch.inf).argmin(dim=1, keepdim=True)
+            token = torch.where(empty()[:, None], token.scatter(1, least, 0.0), token)
+        return time, token
+
+
+def cropped(rows: Rows, uniform: Tensor) -> Rows:
+    """The rows cut to the completion length of the one that ``uniform`` (scalar, in [0, 1)) picks by sample id."""
+    order = rows.sample_id.argsort()
+    chosen = order[(uniform * len(rows)).long().clamp(max=len(rows) - 1)]
+    offset = rows.response.long().cumsum(dim=1)
+    kept = rows.response & (offset <= rows.completion[chosen].sum())
+    return replace(rows, response=kept, completion=rows.completion & kept)
