@@ -51,7 +51,7 @@ class Peak:
         self._thread.join()
 
 
-def generate(folder: Path, gigabytes: float, shards: int) -> None:
+def generate(folder: Path, gigabytes: float, shards: int, width: int = 2048) -> None:
     """A LLaDA checkpoint of about this size in bfloat16. Values do not matter, so they are cheap ones."""
     import torch
     from safetensors.torch import save_file
@@ -59,7 +59,7 @@ def generate(folder: Path, gigabytes: float, shards: int) -> None:
     from dare_llada.adapter import LladaAdapter
     from dare_llada.testing import tiny_config, write_llada_tokenizer
 
-    width, inner, vocabulary = 2048, 6144, 32000
+    inner, vocabulary = 3 * width, 16 * width
     layer = 2 * (4 * width * width + 3 * width * inner)
     layers = max(1, round((gigabytes * 1e9 - 4 * width * vocabulary) / layer))
     config = tiny_config(
