@@ -121,7 +121,7 @@ def rollout_gap(learner: Learner, rollout: Rollout, settings: DecodingSettings, 
 
 
 def _comparable(rollout: Rollout, settings: DecodingSettings) -> bool:
-    plain = not settings.guidance and settings.eos_rule in (EosRule.FILL, EosRule.STOP)
+    plain = not settings.guidance and settings.eos_rule in (EosRule.FILL, EosRule.STOP, EosRule.STOP_EARLY)
     return plain and rollout.logp is not None and rollout.trace is not None and rollout.trace.replayable
 
 
