@@ -16,6 +16,8 @@ from dare_algos_grpo.config import (
     CoupledGrpoSection,
     CoupledSection,
     D1Section,
+    JustGrpoSection,
+    LeftToRightSection,
     OneStepSection,
     TrajectorySection,
     Wd1Section,
@@ -23,8 +25,10 @@ from dare_algos_grpo.config import (
 from dare_algos_grpo.coupled_grpo import CoupledGrpo
 from dare_algos_grpo.d1 import D1
 from dare_algos_grpo.estimators.coupled import Coupled
+from dare_algos_grpo.estimators.left_to_right import LeftToRight
 from dare_algos_grpo.estimators.one_step import OneStep
 from dare_algos_grpo.estimators.trajectory import Trajectory
+from dare_algos_grpo.just_grpo import JustGrpo
 from dare_algos_grpo.wd1 import Wd1
 from dare_core.interfaces import Algorithm, LikelihoodEstimator, Objective, PlanContext
 from dare_core.testing.toy_models import ToyMasked
@@ -37,7 +41,10 @@ ALGORITHMS: dict[str, tuple[type[Algorithm], type, LikelihoodEstimator]] = {
 }
 PLAIN = {"d1-plain": (D1, D1Section, OneStep(OneStepSection(prompt_mask=0.0)))}
 #: with a reduction of their own only
-OWN = {"wd1": (Wd1, Wd1Section, OneStep(OneStepSection()))}
+OWN = {
+    "wd1": (Wd1, Wd1Section, OneStep(OneStepSection())),
+    "justgrpo": (JustGrpo, JustGrpoSection, LeftToRight(LeftToRightSection())),
+}
 SCORES = [1.0, 0.0, 0.3, 0.9, 0.0, 2.0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,12 +25,11 @@ from dare_algos_grpo import plugin
 from dare_algos_grpo.cj_grpo import CjGrpo
 from dare_algos_grpo.config import (
     CjGrpoSection,
-    CoupledSection,
     D1Section,
     OneStepSection,
-    TrajectorySection,
 )
 from dare_algos_grpo.d1 import D1
+from dare_core.api import Component, SectionConfig
 from dare_core.interfaces import Algorithm
 from dare_core.loops.update import update
 from dare_core.rollout.config import NativeSection
@@ -46,6 +46,7 @@ REDUCTIONS: dict[str, dict[str, Any]] = {
     "sequence-mean-token-sum": {"reduction": "sequence-mean-token-sum"},
     "sequence-mean-token-mean": {"reduction": "sequence-mean-token-mean"},
     "fixed-length": {"reduction": "fixed-length", "length_divisor": 6.0},
+    "longest": {"reduction": "fixed-length"},
 }
 reductions = pytest.mark.parametrize("reduction", REDUCTIONS)
 
@@ -208,8 +209,8 @@ def test_an_estimate_per_row_is_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"reduction": "fixed-length"}, "belong together"),
-        ({"length_divisor": 8.0}, "belong together"),
+        ({"length_divisor": 8.0}, "belongs to 'reduction: fixed-length', not to 'token-mean'"),
+        ({"mean_reward_range": (0.8, 0.2)}, "must read"),
         ({"dual_clip": 1.2}, "must exceed"),
         ({"group_size": 1}, "greater than or equal to 2"),
         ({"reduction": "step-mean"}, "token-mean"),
@@ -221,11 +222,18 @@ def test_contradicting_options_are_refused(options, message):
 
 
 SECTIONS = {"rollout": NativeSection, "optim": OptimSection, "peft": PeftSection}
+ESTIMATORS = {component.kind: component for component in plugin.dare_likelihood_estimators()}
+
+
+def config_class(component: Component) -> type[SectionConfig]:
+    """The component's own section."""
+    module, _, name = component.config.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def sections_of(kind: str, paths: Mapping[str, Any]) -> dict[str, Any]:
     """The sections that dotted paths make, validated by their owners."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {"algorithm": {}}
     for path, value in paths.items():
         if path == "peft":
             assert value is None
@@ -235,24 +243,26 @@ def sections_of(kind: str, paths: Mapping[str, Any]) -> dict[str, Any]:
         for key in keys[:-1]:
             place = place.setdefault(key, {})
         place[keys[-1]] = value
-    estimators = {"one-step": OneStepSection, "coupled": CoupledSection, "trajectory": TrajectorySection}
-    likelihood = estimators[str(COMPONENTS[kind].defaults["likelihood.kind"])]
-    classes = {**SECTIONS, "algorithm": ALGORITHMS[kind][1], "likelihood": likelihood}
-    return {
-        name: classes[name](**{key: v for key, v in options.items() if name != "likelihood" or key != "kind"})
-        for name, options in found.items()
-    }
+    likelihood = ESTIMATORS[found["likelihood"].pop("kind")]
+    classes = {**SECTIONS, "algorithm": config_class(COMPONENTS[kind]), "likelihood": config_class(likelihood)}
+    return {name: classes[name](**options) for name, options in found.items()}
 
 
-@kinds
+@pytest.mark.parametrize("kind", COMPONENTS)
 def test_defaults_and_presets_name_options_that_exist(kind):
     component = COMPONENTS[kind]
-    sections = sections_of(kind, component.defaults)
-    assert sections["optim"].batch_size % ALGORITHMS[kind][1]().group_size == 0
-    assert sections["rollout"].settings().new_tokens == 256
-    unified = sections_of(kind, {**component.defaults, **component.presets["dare-2604"]})
-    assert unified["algorithm"].dual_clip == 3.0
-    assert unified["optim"].batch_size == 16 * unified["algorithm"].group_size
+    for paths in ({}, *component.presets.values()):
+        sections = sections_of(kind, {**component.defaults, **paths})
+        assert sections["optim"].batch_size % sections["algorithm"].group_size == 0
+        assert sections["rollout"].settings().temperature > 0
+
+
+@pytest.mark.parametrize("kind", [kind for kind, component in COMPONENTS.items() if component.presets])
+def test_the_unified_preset_is_one_loss_for_all(kind):
+    sections = sections_of(kind, {**COMPONENTS[kind].defaults, **COMPONENTS[kind].presets["dare-2604"]})
+    assert sections["optim"].batch_size == 16 * sections["algorithm"].group_size
+    assert sections["algorithm"].scale == "std"
+    assert (sections["optim"].lr, sections["algorithm"].kl_weight) == (5e-7, 0.0)
 
 
 def test_naming_d1_alone_gives_the_authors_setting():

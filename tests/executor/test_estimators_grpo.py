@@ -9,16 +9,18 @@ import torch
 from tests.executor.toy_training import toy_rows
 from tests.made_inputs import rollout_of
 
-from dare_algos_grpo.config import CoupledSection, OneStepSection, TrajectorySection
+from dare_algos_grpo.config import CoupledSection, LeftToRightSection, OneStepSection, TrajectorySection
 from dare_algos_grpo.estimators.coupled import Coupled
+from dare_algos_grpo.estimators.left_to_right import LeftToRight
 from dare_algos_grpo.estimators.one_step import OneStep
+from dare_algos_grpo.estimators.replay import ranks
 from dare_algos_grpo.estimators.trajectory import Trajectory
 from dare_core.diffusion.seeds import uniforms
 from dare_core.errors import UserError
 from dare_core.interfaces import PlanContext, RolloutRequest
 from dare_core.rollout.config import NativeSection
 from dare_core.rollout.native import NativeBackend
-from dare_core.testing.enumeration import subset_table
+from dare_core.testing.enumeration import order_logps, subset_table
 from dare_core.testing.toy_models import ToyBlock, ToyMasked
 from dare_core.types import Address, DecodingSettings, EosRule, Prompt, Rollout, Rows
 
@@ -187,6 +189,73 @@ def test_merging_two_steps_halves_the_views():
     views = Trajectory(TrajectorySection(merge_steps=2)).plan(rollout, context)
     assert 2 * len(views) == len(Trajectory(TrajectorySection()).plan(rollout, context))
     assert (views.scored.sum(dim=1) == 2).all()
+
+
+def test_a_block_view_replays_the_same_step_of_every_block():
+    adapter = ToyBlock(6, 12, seed=4)
+    rollout, context = sampled(adapter, steps=4), context_of(adapter)
+    views = Trajectory(TrajectorySection()).plan(rollout, context)
+    # Prompts of 2 and 3 tokens share the first block of 4 with the response, so the next block is the longest.
+    assert torch.bincount(views.row).tolist() == [4] * len(rollout)
+    assert int(rollout.trace.commit_step.max()) + 1 == 8
+
+
+def test_steps_are_counted_by_their_order_within_row_and_block():
+    step = torch.tensor([[-1, 7, 3, 3, 5, 5], [4, -1, 9, 2, 2, 0]])
+    blocks = torch.tensor([[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1]])
+    assert ranks(step, blocks).tolist() == [[-1, 1, 0, 0, 0, 0], [0, -1, 1, 1, 1, 0]]
+    assert ranks(step, blocks * 0).tolist() == [[-1, 2, 0, 0, 1, 1], [2, -1, 3, 1, 1, 0]]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_padding_tokens_after_the_first_ones_are_not_scored(kept):
+    adapter = ToyMasked(6, 12, seed=4)
+    rollout = sampled(adapter)
+    pad = (rollout.tokens == adapter.facts.pad_id) & rollout.response
+    assert int(pad.sum(dim=1).max()) > 1
+    views = Trajectory(TrajectorySection(pad_targets=kept)).plan(rollout, context_of(adapter))
+    scored = torch.zeros(rollout.tokens.shape, dtype=torch.int64).index_add(0, views.row, views.scored.long())
+    assert (scored * pad).sum(dim=1).tolist() == pad.sum(dim=1).clamp(max=kept).tolist()
+    assert torch.equal(scored.bool() & ~pad, rollout.response & ~pad)
+    assert views.scored.any(dim=1).all()
+
+
+@pytest.mark.parametrize("temperature", [None, 1.0])
+@pytest.mark.parametrize("adapter", [ToyMasked(6, 12, seed=4), ToyBlock(6, 12, seed=4)], ids=["masked", "block"])
+def test_left_to_right_is_the_exact_log_probability(adapter, temperature):
+    rows = taken(toy_rows(6, vocab=6), torch.arange(3))
+    context = replace(context_of(adapter), temperature=0.7)
+    estimator = LeftToRight(LeftToRightSection(temperature=temperature))
+    views = estimator.plan(rows, context)
+    estimate = estimator.reduce(views, adapter.token_logp(views), rows)
+    assert estimate.bound == "exact"
+    for row in range(len(rows)):
+        orders = order_logps(adapter, rows, row, temperature=temperature or 0.7)
+        straight = next(logp for order, logp in orders if list(order) == sorted(order))
+        torch.testing.assert_close(estimate.value[row].sum(), straight)
+
+
+def test_left_to_right_gives_the_probability_of_decoding_token_by_token():
+    adapter = ToyMasked(6, 12, seed=4)
+    rollout = sampled(adapter, steps=1, block=1)
+    estimator = LeftToRight(LeftToRightSection())
+    views = estimator.plan(rollout, context_of(adapter))
+    assert len(views) == int(rollout.response.sum())
+    value = estimator.reduce(views, adapter.token_logp(views), rollout).value
+    torch.testing.assert_close(value, rollout.logp, rtol=1e-9, atol=1e-9)
+
+
+def test_one_token_left_to_right_is_the_one_step_estimate_without_prompt_masking():
+    adapter, rows = ToyMasked(8, 16, seed=1), toy_rows()
+    first = rows.response & (rows.response.cumsum(dim=1) == 1)
+    rows = replace(rows, response=first, completion=first)
+    exact, plain = LeftToRight(LeftToRightSection()), OneStep(OneStepSection(prompt_mask=0.0))
+    left, right = (estimator.plan(rows, context_of(adapter)) for estimator in (exact, plain))
+    assert torch.equal(left.inputs, right.inputs)
+    torch.testing.assert_close(
+        exact.reduce(left, adapter.token_logp(left), rows).value,
+        plain.reduce(right, adapter.token_logp(right), rows).value,
+    )
 
 
 def test_rows_without_commit_steps_are_refused():

@@ -17,6 +17,8 @@ from dare_algos_grpo.config import (
     CoupledGrpoSection,
     CoupledSection,
     D1Section,
+    JustGrpoSection,
+    LeftToRightSection,
     OneStepSection,
     TrajectorySection,
     Wd1Section,
@@ -24,8 +26,10 @@ from dare_algos_grpo.config import (
 from dare_algos_grpo.coupled_grpo import CoupledGrpo
 from dare_algos_grpo.d1 import D1
 from dare_algos_grpo.estimators.coupled import Coupled
+from dare_algos_grpo.estimators.left_to_right import LeftToRight
 from dare_algos_grpo.estimators.one_step import OneStep
 from dare_algos_grpo.estimators.trajectory import Trajectory
+from dare_algos_grpo.just_grpo import JustGrpo
 from dare_algos_grpo.wd1 import Wd1
 from dare_core.interfaces import Algorithm, LikelihoodEstimator, Objective
 from dare_core.types import Progress, Rollout, Verdict, VerdictStatus, Views
@@ -146,7 +150,16 @@ def test_wd1_in_one_file_is_the_product():
     assert_same(s.product(Wd1(Wd1Section()), estimator, views), s.shown(shown))
 
 
-@pytest.mark.parametrize("kind", ["d1", "coupled-grpo", "cj-grpo", "wd1"])
+def test_justgrpo_in_one_file_is_the_product():
+    s = Setting("justgrpo")
+    live, old = (s.module.log_likelihood(policy, s.tokens) for policy in (s.live, s.old))
+    shown = s.module.loss(live, old.detach(), s.module.advantages(s.rewards))
+    estimator = LeftToRight(LeftToRightSection())
+    views = estimator.plan(s.rollout(), plan_context(s.module.MASK))
+    assert_same(s.product(JustGrpo(JustGrpoSection()), estimator, views), s.shown(shown))
+
+
+@pytest.mark.parametrize("kind", ["d1", "coupled-grpo", "cj-grpo", "wd1", "justgrpo"])
 def test_the_example_learns(kind):
     history = example(kind).train()
     assert sum(history[-5:]) > sum(history[:5]) + 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -46,6 +46,9 @@ class GroupPolicySection(GroupAlgorithmSection):
 class ClippedPolicySection(GroupPolicySection):
     """What the clipped policy-gradient losses share."""
 
+    #: reductions that divide by a number of tokens per sequence
+    fixed_lengths: ClassVar[tuple[str, ...]] = ("fixed-length",)
+
     clip_range: float = Field(0.2, ge=0, lt=1, description="How far the ratio may fall below 1.")
     clip_range_high: float | None = Field(
         None, ge=0, description="How far the ratio may rise above 1; null = clip_range."
@@ -54,12 +57,15 @@ class ClippedPolicySection(GroupPolicySection):
     kl_weight: float = Field(0.0, ge=0, description="Weight of the KL term to the reference policy (beta); 0 = off.")
     kl_form: Literal["k1", "abs", "k2", "k3", "k3-clamped"] = Field("k3", description="Per-token KL surrogate.")
     reduction: str = Field("token-mean", description="From token losses to one number.")
-    length_divisor: float | None = Field(None, gt=0, description="Tokens per sequence, for `fixed-length`.")
+    length_divisor: float | None = Field(
+        None, gt=0, description="Tokens per sequence, for `fixed-length`; null = the batch's longest response."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> ClippedPolicySection:
-        if (self.reduction == "fixed-length") != (self.length_divisor is not None):
-            raise ValueError("'length_divisor' and 'reduction: fixed-length' belong together")
+        if self.length_divisor is not None and self.reduction not in self.fixed_lengths:
+            names = " or ".join(f"'reduction: {name}'" for name in self.fixed_lengths)
+            raise ValueError(f"'length_divisor' belongs to {names}, not to '{self.reduction}'")
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
             raise ValueError(f"dual_clip {self.dual_clip} must exceed 1 + the upper clip range, {1 + self.clip_high}")
         return self
@@ -109,6 +115,26 @@ class CjGrpoSection(ClippedPolicySection):
     )
 
 
+class JustGrpoSection(ClippedPolicySection):
+    """JustGRPO."""
+
+    fixed_lengths: ClassVar[tuple[str, ...]] = ("fixed-length", "informative-rows")
+
+    group_size: int = Field(16, ge=2, description="Responses per prompt (G).")
+    scale: Literal["none", "std", "population-std"] = Field(
+        "std", description="What divides the advantage: nothing, the group's std over n - 1, or over n."
+    )
+    scale_eps: float = Field(1e-4, gt=0, description="Added to the std.")
+    trained_tokens: Literal["completion", "response"] = Field(
+        "response", description="Every response token, or those up to and including the first end token."
+    )
+    reduction: Literal[TokenReduction, "informative-rows"] = Field(
+        "informative-rows",
+        description="`informative-rows`: sum / (tokens per sequence x rows with an advantage); or over tokens.",
+    )
+    count_eps: float = Field(1e-5, ge=0, description="Added to the number of rows with an advantage.")
+
+
 class Wd1Section(GroupPolicySection):
     """wd1."""
 
@@ -143,3 +169,14 @@ class TrajectorySection(SectionConfig):
     """One forward per denoising step of the rollout."""
 
     merge_steps: PositiveInt = Field(1, description="Consecutive denoising steps scored by one forward.")
+    pad_targets: int | None = Field(
+        None, ge=0, description="Tokens scored per row that are the model's pad id, the first ones; null = all."
+    )
+
+
+class LeftToRightSection(SectionConfig):
+    """One forward per response position, with everything after it hidden."""
+
+    temperature: float | None = Field(
+        None, gt=0, description="Logits are divided by it; null = the rollout's sampling temperature."
+    )

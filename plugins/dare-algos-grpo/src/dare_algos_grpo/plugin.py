@@ -47,6 +47,20 @@ _CJ: Mapping[str, Any] = {
     "rollout.temperature": 1.0,
 }
 
+#: batch of one of the authors' devices: 8 accumulated groups
+_JUST: Mapping[str, Any] = {
+    "likelihood.kind": "left-to-right",
+    "rollout.new_tokens": 256,
+    "rollout.steps_total": 256,
+    "rollout.block_length": 1,
+    "rollout.temperature": 1.0,
+    "optim.lr": 5e-6,
+    "optim.betas": (0.9, 0.999),
+    "optim.weight_decay": 0.0,
+    "optim.clip_norm": 1.0,
+    "optim.batch_size": 128,
+}
+
 #: the unified framework of arXiv:2604.04215: one loss for all, full fine-tuning, one update per rollout
 _UNIFIED: Mapping[str, Any] = {
     "algorithm.group_size": 8,
@@ -113,6 +127,24 @@ def dare_algorithms() -> Iterable[Component]:
             paper="arXiv:2509.23924",
         ),
         Component(
+            kind="justgrpo",
+            target="dare_algos_grpo.just_grpo:JustGrpo",
+            config="dare_algos_grpo.config:JustGrpoSection",
+            summary="JustGRPO: left-to-right rollouts and their exact log-probability",
+            requires=("torch",),
+            needs=frozenset({"prompts", "sampling", "token-estimate"}),
+            defaults=_JUST,
+            presets={
+                "dare-2604": {
+                    **_UNIFIED,
+                    "algorithm.reduction": "token-mean",
+                    "rollout.steps_total": 512,
+                    "rollout.block_length": 1,
+                }
+            },
+            paper="arXiv:2601.15165",
+        ),
+        Component(
             kind="wd1",
             target="dare_algos_grpo.wd1:Wd1",
             config="dare_algos_grpo.config:Wd1Section",
@@ -158,5 +190,15 @@ def dare_likelihood_estimators() -> Iterable[Component]:
             provides=frozenset({"view-token-estimate"}),
             needs=frozenset({"token-logp", "commit-step"}),
             paper="arXiv:2509.23924",
+        ),
+        Component(
+            kind="left-to-right",
+            target="dare_algos_grpo.estimators.left_to_right:LeftToRight",
+            config="dare_algos_grpo.config:LeftToRightSection",
+            summary="one forward per response position, exact for left-to-right decoding",
+            requires=("torch",),
+            provides=frozenset({"token-estimate"}),
+            needs=frozenset({"token-logp"}),
+            paper="arXiv:2601.15165",
         ),
     ]

@@ -119,10 +119,19 @@ class ClippedPolicy(GroupPolicy):
             return reductions.sequence_mean_token_sum(token_loss, trained, row, usable, rows)
         if kind == "sequence-mean-token-mean":
             return reductions.sequence_mean_token_mean(token_loss, trained, row, rows)
-        if kind == "fixed-length" and self.config.length_divisor is not None:
+        if kind == "fixed-length":
             sequences = usable.sum() if usable is not None else rows
-            return reductions.fixed_length(token_loss, trained, self.config.length_divisor, sequences)
+            return reductions.fixed_length(token_loss, trained, self.longest(inputs), sequences)
         return reductions.token_mean(token_loss, trained)
+
+    def longest(self, inputs: LossInputs) -> float:
+        """Tokens per sequence that a fixed-length reduction divides by; rows without a verdict do not count."""
+        if self.config.length_divisor is not None:
+            return self.config.length_divisor
+        length = inputs.rows.response.sum(dim=1)
+        if inputs.advantages is not None:
+            length = length * inputs.advantages.usable
+        return float(length.amax().clamp(min=1))
 
     @staticmethod
     def _clip_metrics(

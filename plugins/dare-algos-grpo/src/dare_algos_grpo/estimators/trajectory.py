@@ -7,7 +7,9 @@ at step k are scored::
 
 These are the transitions that were sampled: at sampling temperature 1 the sum over k and j is the log-probability
 of the decoder's token choices. With ``merge_steps`` m, m consecutive steps are scored in the state before the
-first of them. Tokens that no step committed stay hidden in every view and are never scored.
+first of them. Tokens that no step committed stay hidden in every view and are never scored. In block layouts one view
+replays the same step of every block (:mod:`dare_algos_grpo.estimators.replay`); TraceRL (Wang et al. 2025,
+arXiv:2509.06949, section 4) trains on the same views, with merging (its shrink) and without padding tokens.
 """
 
 from __future__ import annotations
@@ -16,9 +18,8 @@ import torch
 from torch import Tensor
 
 from dare_algos_grpo.config import TrajectorySection
+from dare_algos_grpo.estimators.replay import replay_views
 from dare_core.api import Problem, UserError
-from dare_core.diffusion.corruption import build_views
-from dare_core.diffusion.trajectory import hidden_before
 from dare_core.interfaces import LikelihoodEstimator, PlanContext
 from dare_core.types import Estimate, Rollout, Rows, Scores, Views
 
@@ -56,21 +57,20 @@ class Trajectory(LikelihoodEstimator):
 
     def plan(self, rows: Rows, context: PlanContext) -> Views:
         """Views ordered by (row, step); ``draw`` is the step, divided by ``merge_steps``."""
-        committed = commit_steps(rows)
-        step = torch.where(committed >= 0, committed.div(self.config.merge_steps, rounding_mode="floor"), -1)
-        index = torch.arange(len(rows), device=step.device)[:, None].expand_as(step)
-        pairs = torch.unique(torch.stack([index[step >= 0], step[step >= 0]], dim=1), dim=0)
-        row, draw = pairs[:, 0], pairs[:, 1]
-        of_view = step[row]
-        return build_views(
+        return replay_views(
             rows,
-            hidden_before(of_view, rows.response[row], draw),
-            mask_id=context.facts.mask_id,
-            layout=context.layout,
-            row=row,
-            draw=draw,
-            scored=of_view == draw[:, None],
+            commit_steps(rows),
+            context,
+            merge=self.config.merge_steps,
+            scored=self._scored(rows, context.facts.pad_id),
         )
+
+    def _scored(self, rows: Rows, pad_id: int) -> Tensor | None:
+        """[B,L] bool: all but the padding tokens after the first ``pad_targets``."""
+        if self.config.pad_targets is None:
+            return None
+        pad = (rows.tokens == pad_id) & rows.response
+        return ~pad | (pad.cumsum(dim=1) <= self.config.pad_targets)
 
     def reduce(self, views: Views, scores: Scores, rows: Rows) -> Estimate:
         """Estimates [N,L] at the tokens of each view's step."""
