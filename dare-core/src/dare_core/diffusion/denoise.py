@@ -26,7 +26,7 @@ from dare_core.diffusion.confidence import Ties
 from dare_core.diffusion.draws import AddressedDraws, Draws
 from dare_core.diffusion.loop import Loop
 from dare_core.diffusion.prefixes import CachedRows
-from dare_core.diffusion.proposal import proposer
+from dare_core.diffusion.proposal import Proposer, proposer
 from dare_core.diffusion.recording import Recorder
 from dare_core.diffusion.rules import find_rule
 from dare_core.diffusion.sampling import Sampler
@@ -124,28 +124,35 @@ def denoise(
     layout = decoding_layout(facts, settings)
     canvas = masked_canvas(prompts, sample_ids, facts, settings, layout, where)
     draws = noise if noise is not None else AddressedDraws(address)
-    waiting = min(rows_per_batch or len(prompts), len(prompts))
-    cached = _cached_rows(adapter, canvas, layout, waiting) if cache and not settings.guidance else None
+    together = min(rows_per_batch or len(prompts), len(prompts))
+    cached = _cached_rows(adapter, canvas, layout, together) if cache and not settings.guidance else None
     recorder = Recorder(snapshots=snapshots, edits=rule.edits)
     loop = Loop(adapter, settings, rule, ties, layout, canvas, recorder, cached)
     propose = proposer(facts, settings, rule, draws, sampler=sampler, ties=ties, device=where)
-    active = torch.arange(waiting, device=where)
+    _run(loop, propose, together)
+    return _result(loop)
+
+
+def _run(loop: Loop, propose: Proposer, places: int) -> None:
+    """Decode all rows of the canvas, ``places`` at a time."""
+    canvas, cached, total = loop.canvas, loop.cached, len(loop.canvas.tokens)
+    active = torch.arange(places, device=canvas.tokens.device)
     if cached is not None:
         cached.enter(active)
+    waiting = places
     while len(active):
         scored, logits = loop.score(active)
         loop.commit(active, scored, propose(logits, loop.places(active, scored)))
         done = canvas.finished(active)
         leaving = int(done.sum())
         if leaving:
-            upto = min(waiting + leaving, len(prompts))
-            entering = torch.arange(waiting, upto, device=where)
+            upto = min(waiting + leaving, total)
+            entering = torch.arange(waiting, upto, device=active.device)
             if cached is not None:
                 cached.leave(active[done])
                 cached.enter(entering)
             active = torch.cat([active[~done], entering])
             waiting = upto
-    return _result(loop)
 
 
 def _cached_rows(adapter: ModelAdapter, canvas: Canvas, layout: AttentionLayout, rows: int) -> CachedRows | None:
