@@ -47,9 +47,10 @@ class SequencePolicy(GroupReward):
         counted, divisor = self.counted(inputs, row), self.divisor(length)[row]
         # What does not count may overflow, but not through a ratio.
         difference = torch.where(counted, (live.value - inputs.old.value.detach()) / divisor, 0.0)
-        surrogate = self.surrogate(difference, advantages.value[row].to(difference.dtype))
+        advantage = advantages.value[row].to(difference.dtype)
+        surrogate = self.surrogate(difference, advantage)
         entries = surrogate.loss
-        metrics = _metrics(surrogate, difference, counted)
+        metrics = _metrics(surrogate, difference, advantage, counted)
         if inputs.reference is not None and self.config.kl_weight > 0:
             kl = self.divergence(torch.where(counted, live.value - inputs.reference.value.detach(), 0.0), divisor)
             entries = entries + self.config.kl_weight * kl
@@ -77,9 +78,10 @@ def _mean(values: Tensor, counted: Tensor) -> Metric:
     return Metric(float(torch.where(counted, values.detach(), 0.0).sum()), float(counted.sum()))
 
 
-def _metrics(surrogate: ClippedSurrogate, difference: Tensor, counted: Tensor) -> dict[str, Metric]:
+def _metrics(surrogate: ClippedSurrogate, difference: Tensor, advantage: Tensor, counted: Tensor) -> dict[str, Metric]:
     shown = {
         "clip_fraction": surrogate.clipped,
+        "clip_fraction_low": surrogate.clipped & (advantage < 0),
         "outside_fraction": surrogate.outside,
         "dual_clip_fraction": surrogate.capped,
         "log_ratio": difference,
