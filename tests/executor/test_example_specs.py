@@ -85,3 +85,11 @@ def test_every_metric_that_a_run_writes_may_be_watched(tmp_path, model):
     dare("run", str(EXAMPLES / "llada-gsm8k-d1.yaml"), *overlaid(model, tmp_path, "peft.r=2", *RL_SIZES))
     first = json.loads((tmp_path / "llada-gsm8k-d1" / "metrics.jsonl").read_text().splitlines()[0])
     assert {name.split("/")[0] for name in first} - {"step"} <= set(TRAINING_METRICS)
+
+
+def test_the_spec_of_the_readme_runs(tmp_path, model):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(text.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    dare("run", str(spec), *overlaid(model, tmp_path, "peft.r=2", *RL_SIZES))
+    assert (tmp_path / "first" / "checkpoints" / "step_3" / "complete.json").is_file()
