@@ -28,7 +28,7 @@ def test_values_and_gradients_equal_the_plain_computation(chunk, temperature):
     upstream = torch.linspace(-1, 2, 13, dtype=torch.float64)
     results = []
     for compute in (
-        lambda: target_logp(hidden, weight, targets, temperature=temperature, entropy=True, chunk=chunk),
+        lambda: target_logp(hidden, weight, targets, temperature=temperature, entropy=True, chunk=chunk)[:2],
         lambda: plain(hidden, weight, targets, temperature),
     ):
         logp, entropy = compute()
@@ -41,14 +41,15 @@ def test_values_and_gradients_equal_the_plain_computation(chunk, temperature):
 def test_gradients_pass_the_numerical_check():
     hidden, weight, targets = inputs(rows=5, width=3, vocabulary=4)
     assert torch.autograd.gradcheck(
-        lambda h, w: target_logp(h, w, targets, temperature=1.3, entropy=True, chunk=2), (hidden, weight)
+        lambda h, w: target_logp(h, w, targets, temperature=1.3, entropy=True, chunk=2)[:2], (hidden, weight)
     )
 
 
 def test_the_gradient_without_entropy_is_that_of_the_log_probability():
     hidden, weight, targets = inputs()
-    logp, entropy = target_logp(hidden, weight, targets, chunk=5)
+    logp, entropy, correct = target_logp(hidden, weight, targets, chunk=5)
     assert entropy is None
+    assert correct is None
     got = torch.autograd.grad(logp.sum(), (hidden, weight))
     want = torch.autograd.grad(plain(hidden, weight, targets, 1.0)[0].sum(), (hidden, weight))
     torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
@@ -66,14 +67,23 @@ def test_nothing_of_size_rows_times_vocabulary_is_kept_for_backward():
 def test_a_frozen_head_gets_no_gradient():
     hidden, weight, targets = inputs()
     weight = weight.detach()
-    logp, _ = target_logp(hidden, weight, targets, chunk=4)
+    logp, _, _ = target_logp(hidden, weight, targets, chunk=4)
     (got,) = torch.autograd.grad(logp.sum(), (hidden,))
     assert got.shape == hidden.shape
 
 
 def test_half_precision_heads_give_float32_log_probabilities():
     hidden, weight, targets = inputs(dtype=torch.bfloat16)
-    logp, entropy = target_logp(hidden, weight, targets, entropy=True)
+    logp, entropy, _ = target_logp(hidden, weight, targets, entropy=True)
     assert logp.dtype == entropy.dtype == torch.float32
     want, _ = plain(hidden.float(), weight.float(), targets, 1.0)
     torch.testing.assert_close(logp, want, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 50])
+def test_a_target_is_correct_where_it_is_the_most_probable_token(chunk):
+    hidden, weight, targets = inputs()
+    best = (hidden @ weight.t()).argmax(dim=-1)
+    targets = torch.where(torch.arange(len(targets)) % 2 == 0, best, targets)
+    correct = target_logp(hidden, weight, targets, entropy=True, chunk=chunk).correct
+    assert torch.equal(correct, targets == best)

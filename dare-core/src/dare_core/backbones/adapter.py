@@ -171,7 +171,7 @@ class TransformerAdapter(ModelAdapter):
         views = views.to(self._device)
         self._expect_layout(views.layout)
         hidden = self._read_states(self._pack_views(views))
-        logp, spread = target_logp(
+        logp, spread, correct = target_logp(
             hidden,
             self._head,
             views.targets[views.scored],
@@ -183,6 +183,7 @@ class TransformerAdapter(ModelAdapter):
         return Scores(
             logp=blank.masked_scatter(views.scored, logp),
             entropy=None if spread is None else blank.masked_scatter(views.scored, spread),
+            correct=None if correct is None else views.scored.masked_scatter(views.scored, correct),
         )
 
     def logits(

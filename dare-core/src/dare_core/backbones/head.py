@@ -11,7 +11,7 @@ The product with W runs in the weight's dtype, everything after it in float32 at
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,15 @@ from torch.autograd.function import once_differentiable
 
 #: logits that one chunk may hold; 2^26 float32 are 256 MiB
 CHUNK_ELEMENTS = 1 << 26
+
+
+class TargetScores(NamedTuple):
+    """Of M targets: [M] log-probability and entropy (nats), and [M] bool whether each is the most probable token.
+    Entropy and correctness are None unless asked for."""
+
+    logp: Tensor
+    entropy: Tensor | None
+    correct: Tensor | None
 
 
 def rows_per_chunk(vocabulary: int, chunk: int | None) -> int:
@@ -40,50 +49,50 @@ def target_logp(
     temperature: float = 1.0,
     entropy: bool = False,
     chunk: int | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Log-probability of each target, and the entropy of its distribution if asked for.
+) -> TargetScores:
+    """Log-probability of each target; if asked for, the entropy of its distribution and whether it is its mode.
 
     Args:
         hidden: [M,H] normalised hidden states that predict the targets.
         weight: [V,H] head.
         targets: [M] int64.
         temperature: logits are divided by it.
-        entropy: also return the entropy.
+        entropy: also return entropy and correctness.
         chunk: rows per chunk; None = by memory. Changes results by rounding at most.
 
     Returns:
-        [M] log-probabilities (nats) and [M] entropies (nats) or None; differentiable once in ``hidden`` and
-        ``weight``.
+        Scores whose log-probabilities and entropies are differentiable once in ``hidden`` and ``weight``.
     """
-    logp, spread = _TargetLogp.apply(  # type: ignore[no-untyped-call]
+    logp, spread, correct = _TargetLogp.apply(  # type: ignore[no-untyped-call]
         hidden, weight, targets, temperature, entropy, rows_per_chunk(weight.shape[0], chunk)
     )
-    return logp, spread if entropy else None
+    return TargetScores(logp, spread if entropy else None, correct if entropy else None)
 
 
 class _TargetLogp(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, entropy: bool, chunk: int
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         wide = torch.promote_types(weight.dtype, torch.float32)
         logp = torch.empty(targets.shape, dtype=wide, device=hidden.device)
         spread = torch.zeros_like(logp)
+        correct = torch.zeros_like(targets, dtype=torch.bool)
         for start in range(0, len(targets), chunk):
             part = slice(start, start + chunk)
             log_all = project(hidden[part], weight).div_(temperature).log_softmax(dim=-1)
             logp[part] = log_all.gather(1, targets[part, None])[:, 0]
             if entropy:
                 spread[part] = -(log_all.exp() * log_all).sum(dim=-1)
+                correct[part] = log_all.argmax(dim=-1) == targets[part]
         ctx.save_for_backward(hidden, weight, targets, spread)
         ctx.temperature, ctx.chunk, ctx.entropy = temperature, chunk, entropy
-        if not entropy:
-            ctx.mark_non_differentiable(spread)
-        return logp, spread
+        ctx.mark_non_differentiable(*((correct,) if entropy else (spread, correct)))
+        return logp, spread, correct
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_logp: Tensor, grad_spread: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_logp: Tensor, grad_spread: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, spread = ctx.saved_tensors
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None

@@ -248,12 +248,17 @@ def _on(device: torch.device, scores: Scores) -> Scores:
     def move(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else tensor.to(device)
 
-    return Scores(logp=scores.logp.to(device), entropy=move(scores.entropy), value=move(scores.value))
+    return Scores(
+        logp=scores.logp.to(device),
+        entropy=move(scores.entropy),
+        value=move(scores.value),
+        correct=move(scores.correct),
+    )
 
 
 def _zeros(views: Views, entropy: bool, dtype: torch.dtype) -> Scores:
     zeros = torch.zeros(views.inputs.shape, dtype=dtype, device=views.inputs.device)
-    return Scores(logp=zeros, entropy=zeros if entropy else None)
+    return Scores(logp=zeros, entropy=zeros if entropy else None, correct=zeros.bool() if entropy else None)
 
 
 def _placed(held: Scores, index: Tensor, part: Scores) -> Scores:
@@ -264,7 +269,12 @@ def _placed(held: Scores, index: Tensor, part: Scores) -> Scores:
 
     logp = put(held.logp, part.logp)
     assert logp is not None
-    return Scores(logp=logp, entropy=put(held.entropy, part.entropy), value=put(held.value, part.value))
+    return Scores(
+        logp=logp,
+        entropy=put(held.entropy, part.entropy),
+        value=put(held.value, part.value),
+        correct=put(held.correct, part.correct),
+    )
 
 
 def _scattered(parts: list[tuple[Tensor, Scores]], views: Views) -> Scores:
@@ -282,4 +292,4 @@ def _scattered(parts: list[tuple[Tensor, Scores]], views: Views) -> Scores:
     logp = joined("logp")
     if logp is None:
         logp = torch.zeros(views.inputs.shape, device=views.inputs.device)
-    return Scores(logp=logp, entropy=joined("entropy"), value=joined("value"))
+    return Scores(logp=logp, entropy=joined("entropy"), value=joined("value"), correct=joined("correct"))

@@ -83,6 +83,7 @@ class ModelAdapter(ABC):
     @abstractmethod
     def token_logp(self, views: Views, *, entropy: bool = False) -> Scores:
         """Log-probabilities of ``views.targets`` at ``views.scored``, with gradient if gradients are enabled.
+        ``entropy`` asks for entropies as well, and for whether each target is the most probable token.
 
         Rows are packed without padding, the output head is applied at scored positions only, in chunks;
         [N,L,V] is never materialised. A row's result does not depend on its neighbours. Float32 at least.

@@ -122,9 +122,11 @@ class _Toy(ModelAdapter):
         chosen = logps.gather(1, views.targets[views.scored][:, None])[:, 0]
         blank = torch.zeros(views.inputs.shape, dtype=logps.dtype, device=logps.device)
         spread = -(logps.exp() * logps).sum(dim=-1) if entropy else None
+        correct = logps.argmax(dim=-1) == views.targets[views.scored]
         return Scores(
             logp=blank.masked_scatter(views.scored, chosen),
             entropy=None if spread is None else blank.masked_scatter(views.scored, spread),
+            correct=None if spread is None else views.scored.masked_scatter(views.scored, correct),
         )
 
     def logits(

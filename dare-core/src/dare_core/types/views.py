@@ -88,11 +88,13 @@ class Scores:
         logp: [N,L] log-probability (nats) of the target.
         entropy: [N,L] entropy (nats) of the predicted distribution, where asked for.
         value: [N,L] value prediction, from value models.
+        correct: [N,L] bool whether the target is the most probable token, where entropy is asked for; no gradient.
     """
 
     logp: Tensor
     entropy: Tensor | None = None
     value: Tensor | None = None
+    correct: Tensor | None = None
 
     def detached(self) -> Scores:
         """The same numbers without gradient."""
@@ -104,11 +106,13 @@ class Scores:
 
     def gradients(self) -> Scores:
         """D loss / d score after a backward through :meth:`leaves`; zero for a score that the loss did not use."""
-        return self._map(lambda score: score.grad if score.grad is not None else score.detach() * 0)
+        gradients = self._map(lambda score: score.grad if score.grad is not None else score.detach() * 0)
+        return replace(gradients, correct=None)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Scores:
         return Scores(
             logp=change(self.logp),
             entropy=None if self.entropy is None else change(self.entropy),
             value=None if self.value is None else change(self.value),
+            correct=self.correct,
         )
