@@ -79,6 +79,12 @@ def test_experts_with_biases_are_refused():
         routed_experts(module, states, chosen, weights)
 
 
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.kind)
+def test_the_description_says_how_experts_run_where_there_are_any(family, tmp_path):
+    described = family.load(family.write(tmp_path / "model")).describe()
+    assert ("experts" in described) == (family in MIXTURES)
+
+
 @pytest.mark.parametrize("family", MIXTURES, ids=lambda family: family.kind)
 @pytest.mark.parametrize("shards", [1, 3])
 def test_experts_stacked_on_disk_are_read_and_saved_one_by_one(family, shards, tmp_path):

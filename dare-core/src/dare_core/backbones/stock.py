@@ -152,6 +152,13 @@ class StockAdapter(TransformerAdapter):
         architecture, model_type = cls.identity
         return {"architectures": [architecture], "model_type": model_type, **published}
 
+    def describe(self) -> dict[str, Any]:
+        """See the base class; mixtures name how their experts run."""
+        described = super().describe()
+        if getattr(self.module.config, "num_experts_per_tok", None):
+            described["experts"] = f"{EXPERTS} (tokens grouped by expert; bfloat16 on a GPU: grouped matrix products)"
+        return described
+
     @classmethod
     def _tied(cls, published: Mapping[str, Any]) -> bool:
         return bool(published.get("tie_word_embeddings", False))
