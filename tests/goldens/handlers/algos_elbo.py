@@ -5,17 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dare_algos_elbo.config import SftSection
 from dare_algos_elbo.estimators.bernoulli import Bernoulli
 from dare_algos_elbo.estimators.config import BernoulliSection
-from dare_algos_elbo.sft import Sft
-from dare_core.diffusion.corruption import bernoulli_mask, build_views, times
+from dare_core.diffusion.corruption import bernoulli_mask, times
 from dare_core.objectives import reductions
 from dare_core.objectives.advantages import group_relative
 from dare_core.testing.goldens import GoldenCase
-from dare_core.types import LossInputs, Progress, Rows, Views
+from dare_core.types import Rows
 from tests.goldens.runner import golden
-from tests.made_inputs import plan_context, rows_of, scores_from_logits, split_rows
+from tests.made_inputs import plan_context, rows_of, split_rows
+from tests.made_sft import given_views, sft_loss
 
 
 @golden("algos-elbo", "corruption", "Bernoulli forward masking of LLaDA")
@@ -53,38 +52,6 @@ def aggregation(case: GoldenCase) -> None:
     case.close("out.seq-mean-token-sum-norm", reductions.fixed_length(values, mask, values.shape[1]))
 
 
-def sft_loss(rows: Rows, views: Views, logits: Tensor, normalizer: str = "sequence") -> Tensor:
-    """The product's loss of given views under given logits [B,L,V]."""
-    estimator = Bernoulli(BernoulliSection())
-    scores = scores_from_logits(views, logits)
-    live = estimator.reduce(views, scores, rows)
-    inputs = LossInputs(
-        rows=rows,
-        views=views,
-        scores=scores,
-        live=live,
-        old=live.detached(),
-        reference=None,
-        advantages=None,
-        progress=Progress(step=0, total=1),
-    )
-    return Sft(SftSection(loss_normalizer=normalizer)).loss(inputs).loss
-
-
-def given_views(rows: Rows, hidden: Tensor, probability: Tensor, mask_id: int) -> Views:
-    """One view per row with recorded hidden positions and probabilities."""
-    index = torch.arange(len(rows))
-    return build_views(
-        rows,
-        hidden,
-        mask_id=mask_id,
-        layout=plan_context(mask_id).layout,
-        row=index,
-        draw=torch.zeros_like(index),
-        weight=1 / probability,
-    )
-
-
 def answer_rows(case: GoldenCase) -> Rows:
     """Rows of prompts of unequal length; everything behind the prompt is the answer, its end tokens included."""
     ids = case.tensors["in.input_ids"]
@@ -102,7 +69,7 @@ def check_gradient(case: GoldenCase, loss: Tensor, logits: Tensor) -> None:
 def pretraining(case: GoldenCase) -> None:
     logits = case.tensors["in.logits"].clone().requires_grad_()
     rows = split_rows(case.tensors["in.input_ids"], 0)
-    views = given_views(rows, case.tensors["in.masked"], case.tensors["in.p_mask"], case.settings["mask_id"])
+    views = given_views(rows, case.tensors["in.masked"], 1 / case.tensors["in.p_mask"], case.settings["mask_id"])
     check_gradient(case, sft_loss(rows, views, logits), logits)
 
 
@@ -123,6 +90,6 @@ def llada_sft(case: GoldenCase) -> None:
 def unified_sft(case: GoldenCase) -> None:
     logits = case.tensors["in.logits"].clone().requires_grad_()
     rows = answer_rows(case)
-    views = given_views(rows, case.tensors["in.masked"], case.tensors["in.t"][:, None], case.settings["mask_id"])
+    views = given_views(rows, case.tensors["in.masked"], 1 / case.tensors["in.t"][:, None], case.settings["mask_id"])
     check_gradient(case, sft_loss(rows, views, logits, "noised-tokens"), logits)
     case.close("out.loss_llada", sft_loss(rows, views, logits).detach())

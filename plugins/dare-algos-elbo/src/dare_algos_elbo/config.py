@@ -24,6 +24,9 @@ class SftSection(AlgorithmSection):
         description="Divisor: each answer's length, then the mean over rows; all answer tokens; all noised tokens; "
         "or the number of rows.",
     )
+    confidence_weight: float = Field(
+        0.0, ge=0, description="Weight of the mean entropy at hidden tokens that the model already gets right."
+    )
 
 
 class DpoSection(AlgorithmSection):

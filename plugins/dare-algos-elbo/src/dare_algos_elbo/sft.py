@@ -9,26 +9,51 @@ A_b counts the answer's tokens, with the end tokens that fill it where ``supervi
 ones (Dream, LLaDA2), or the rows. With weights 1/t, dividing by the hidden tokens counts 1/t twice, since about t A_b
 tokens are hidden; the unified framework of arXiv:2604.04215 does so. On rows with an empty prompt this is LLaDA's
 pre-training loss (eq. 3). Weights, times and masks are the estimator's.
+
+``confidence_weight`` adds LLaDA2's term (arXiv:2512.15745): the mean entropy at those hidden tokens of the batch whose
+most probable token is the right one, so that what is known becomes certain.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
+import torch
 from torch import Tensor
 
 from dare_algos_elbo.config import SftSection
 from dare_algos_elbo.estimators.draws import target_lengths
 from dare_core.interfaces import Algorithm
 from dare_core.objectives.reductions import per_sequence
-from dare_core.types import LossInputs, LossOutput, Metric
+from dare_core.types import LossInputs, LossOutput, Metric, Scores, Views
+
+
+def sure_entropy(views: Views, scores: Scores) -> Tensor:
+    """Mean entropy (nats) of scored targets that are the most probable token; 0 with a graph if there are none.
+
+    Raises:
+        TypeError: the scores were taken without entropies.
+    """
+    if scores.entropy is None or scores.correct is None:
+        raise TypeError("a confidence term needs scores with entropies")
+    right = views.scored & scores.correct
+    return torch.where(right, scores.entropy, 0.0).sum() / right.sum().clamp(min=1)
 
 
 class Sft(Algorithm):
     """Negative ELBO of demonstrations; works on estimates per row [B]."""
 
-    separable_by: ClassVar[Literal["row", "group"] | None] = "row"
     config: SftSection
+
+    @property
+    def separable_by(self) -> Literal["row", "group"] | None:
+        """By row, unless a confidence term divides by how many tokens of the batch the model gets right."""
+        return None if self.config.confidence_weight else "row"
+
+    @property
+    def uses_entropy(self) -> bool:
+        """For the confidence term."""
+        return self.config.confidence_weight > 0
 
     @property
     def uses_old_policy(self) -> bool:
@@ -59,7 +84,12 @@ class Sft(Algorithm):
             "nelbo_per_row": Metric(float(shown.sum()), float(counted.sum())),
             "noised_share": Metric(float(noised), float(length.sum())),
         }
-        return LossOutput(loss=self._divided(nelbo, length, noised, counted), metrics=metrics)
+        loss = self._divided(nelbo, length, noised, counted)
+        if self.config.confidence_weight:
+            entropy = sure_entropy(inputs.views, inputs.scores)
+            loss = loss + self.config.confidence_weight * entropy
+            metrics["sure_entropy"] = Metric(float(entropy.detach()), 1.0)
+        return LossOutput(loss=loss, metrics=metrics)
 
     def _divided(self, nelbo: Tensor, length: Tensor, noised: Tensor, counted: Tensor) -> Tensor:
         kind = self.config.loss_normalizer
