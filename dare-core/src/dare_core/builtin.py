@@ -35,6 +35,10 @@ def dare_datasets() -> Iterable[Component]:
     ]
 
 
+#: text is judged the same whether it is a guess or an answer
+_GUESSES = frozenset({"prefix"})
+
+
 @hookimpl
 def dare_rewards() -> Iterable[Component]:
     """Rewards without task knowledge."""
@@ -44,18 +48,21 @@ def dare_rewards() -> Iterable[Component]:
             target="dare_core.rewards.match:Match",
             config="dare_core.rewards.config:MatchSection",
             summary="extract by a rule, compare with the reference as text or number",
+            provides=_GUESSES,
         ),
         Component(
             kind="python",
             target="dare_core.rewards.python:PythonReward",
             config="dare_core.rewards.config:PythonSection",
             summary="a callable of yours, named by its dotted path",
+            provides=_GUESSES,
         ),
         Component(
             kind="sum",
             target="dare_core.rewards.sum:SumReward",
             config="dare_core.rewards.config:SumSection",
             summary="weighted sum of other rewards",
+            provides=_GUESSES,
         ),
     ]
 

@@ -162,6 +162,7 @@ def build(
         backend=CountingBackend(backend, session.ledger),
         reward=parts.reward,
         max_error_share=plan.run.max_error_share,
+        prefix_rewards="prefix" in plan[Slot.ALGORITHM].component.needs,
     )
 
 

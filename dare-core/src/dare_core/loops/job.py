@@ -9,8 +9,9 @@ from dare_core.data.batches import BatchOrder
 from dare_core.data.rows import demonstration_rows, pair_rows
 from dare_core.interfaces import Reward, RolloutBackend, RolloutRequest, TextCodec
 from dare_core.loops.inner import Learner
+from dare_core.loops.prefixes import with_prefix_scores
 from dare_core.loops.session import Session
-from dare_core.types import Address, DecodingSettings, Demonstration, Pair, Prompt, Rows
+from dare_core.types import Address, DecodingSettings, Demonstration, Pair, Prompt, Rollout, Rows, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class OnlineJob:
         backend: generates.
         reward: judges.
         max_error_share: share of failed verdicts above which the run stops.
+        prefix_rewards: whether the guess of every recorded forward is judged too.
     """
 
     learner: Learner
@@ -40,10 +42,19 @@ class OnlineJob:
     backend: RolloutBackend
     reward: Reward
     max_error_share: float
+    prefix_rewards: bool = False
 
     def prompts_of(self, step: int) -> list[Prompt]:
         """The prompts of a training step."""
         return [self.prompts[i] for i in self.order.batch(step)]
+
+    def judged(self, prompts: Sequence[Prompt], rollout: Rollout) -> list[Verdict]:
+        """One verdict per row, in row order; ``prompts`` are those of the rows."""
+        verdicts = self.reward.judge(prompts, rollout.text)
+        if not self.prefix_rewards:
+            return verdicts
+        codec = self.backend.adapter.text
+        return with_prefix_scores(self.reward, codec, self.learner.facts, prompts, rollout, verdicts)
 
     def request(self, prompts: Sequence[Prompt], step: int) -> RolloutRequest:
         """What to generate for a training step."""

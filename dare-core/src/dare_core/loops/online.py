@@ -26,7 +26,7 @@ def run(job: OnlineJob) -> Outcome:
                 gap = rollout_gap(learner, rollout, job.settings, step)
             with session.timed("reward"):
                 repeated = [prompt for prompt in prompts for _ in range(job.samples)]
-                verdicts = job.reward.judge(repeated, rollout.text)
+                verdicts = job.judged(repeated, rollout)
             check_verdicts(verdicts, rollout, step, job.max_error_share)
             warn_of_collapse(rollout, job.settings)
             advantages = learner.algorithm.advantages(rollout, verdicts)

@@ -68,7 +68,7 @@ def fixed_length(values: Tensor, mask: Tensor, length: float, sequences: Tensor 
     return _kept(values, mask).sum() / (length * torch.as_tensor(sequences, device=values.device).clamp(min=1))
 
 
-def step_mean(values: Tensor, mask: Tensor, step: Tensor) -> Tensor:
+def step_mean(values: Tensor, mask: Tensor, step: Tensor, eps: float = 0.0) -> Tensor:
     """Token mean over the whole batch within each denoising step, then the mean over steps.
 
     Every step weighs the same whatever its number of tokens; steps without a counted entry are left out.
@@ -77,11 +77,12 @@ def step_mean(values: Tensor, mask: Tensor, step: Tensor) -> Tensor:
         values: [N,L] loss per entry.
         mask: [N,L] bool entries that count.
         step: [N] int64 step of each line.
+        eps: added to each step's number of entries.
     """
     steps, index = torch.unique(step, return_inverse=True)
     sums = row_sums(values, mask, index, len(steps))
     counts = row_counts(mask, index, len(steps))
-    return per_sequence(sums, counts, counts > 0)
+    return per_sequence(sums, counts + eps, counts > 0)
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> tuple[float, float]:

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 from dare_core.api import Component, hookimpl
 
+#: text is judged the same whether it is a guess or an answer
+_GUESSES = frozenset({"prefix"})
+
 
 @hookimpl
 def dare_rewards() -> Iterable[Component]:
@@ -16,12 +19,14 @@ def dare_rewards() -> Iterable[Component]:
             target="dare_eval.gsm8k:Gsm8kReward",
             config="dare_eval.config:Gsm8kSection",
             summary="word problems with a number as the answer",
+            provides=_GUESSES,
         ),
         Component(
             kind="math",
             target="dare_eval.math_reward:MathReward",
             config="dare_eval.config:MathSection",
             summary="mathematical equality, in worker processes with a time limit",
+            provides=_GUESSES,
             requires=("math_verify", "sympy"),
         ),
         Component(
@@ -29,11 +34,13 @@ def dare_rewards() -> Iterable[Component]:
             target="dare_eval.countdown:CountdownReward",
             config="dare_eval.config:CountdownSection",
             summary="an expression over given numbers that reaches a target",
+            provides=_GUESSES,
         ),
         Component(
             kind="sudoku",
             target="dare_eval.sudoku:SudokuReward",
             config="dare_eval.config:SudokuSection",
             summary="4x4 Sudoku grids",
+            provides=_GUESSES,
         ),
     ]
