@@ -19,7 +19,9 @@ from dare_algos_grpo.config import (
     D1Section,
     JustGrpoSection,
     LeftToRightSection,
+    MdpoSection,
     OneStepSection,
+    SnapshotsSection,
     TrajectorySection,
     Wd1Section,
 )
@@ -28,11 +30,13 @@ from dare_algos_grpo.d1 import D1
 from dare_algos_grpo.estimators.coupled import Coupled
 from dare_algos_grpo.estimators.left_to_right import LeftToRight
 from dare_algos_grpo.estimators.one_step import OneStep
+from dare_algos_grpo.estimators.snapshots import StepGuesses
 from dare_algos_grpo.estimators.trajectory import Trajectory
 from dare_algos_grpo.just_grpo import JustGrpo
+from dare_algos_grpo.mdpo import Mdpo
 from dare_algos_grpo.wd1 import Wd1
 from dare_core.interfaces import Algorithm, LikelihoodEstimator, Objective
-from dare_core.types import Progress, Rollout, Verdict, VerdictStatus, Views
+from dare_core.types import Progress, Rollout, Snapshots, Verdict, VerdictStatus, Views
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "one_file"
 
@@ -57,10 +61,16 @@ class Setting:
                 mine.data = 0.3 * mine.data + 0.7 * theirs.data
         prompts = torch.randint(0, 4, (2, self.module.PROMPT), generator=self.generator)
         prompts = prompts.repeat_interleave(self.module.GROUP, dim=0)
-        out = self.module.sample(self.old, prompts, 1.0, self.generator)
+        self.keep(self.module.sample(self.old, prompts, 1.0, self.generator))
+        self.uniform = torch.rand(self.tokens.shape, generator=self.generator, dtype=torch.float64)
+
+    def keep(self, out: torch.Tensor | tuple[torch.Tensor, ...]) -> None:
+        """Take over what the example sampled."""
         self.tokens, self.commit_step = out if isinstance(out, tuple) else (out, torch.full(out.shape, -1))
         self.rewards = self.module.reward(self.tokens)
-        self.uniform = torch.rand(self.tokens.shape, generator=self.generator, dtype=torch.float64)
+
+    def verdicts(self) -> list[Verdict]:
+        return [Verdict(float(r), VerdictStatus.WRONG) for r in self.rewards]
 
     def rollout(self) -> Rollout:
         rows = split_rows(self.tokens, self.module.PROMPT)
@@ -73,7 +83,6 @@ class Setting:
     def product(self, algorithm: Algorithm, estimator: LikelihoodEstimator, views: Views) -> list[torch.Tensor]:
         """Loss and gradients of the product."""
         rollout = self.rollout()
-        verdicts = [Verdict(float(r), VerdictStatus.WRONG) for r in self.rewards]
 
         def estimate(policy: torch.nn.Module):
             return estimator.reduce(views, scores_from_logits(views, policy(views.inputs)), rollout).detached()
@@ -84,7 +93,7 @@ class Setting:
             rows=rollout,
             views=views,
             progress=Progress(0, 1),
-            advantages=algorithm.advantages(rollout, verdicts),
+            advantages=algorithm.advantages(rollout, self.verdicts()),
             old=estimate(self.old),
             reference=estimate(self.base),
         )
@@ -159,7 +168,49 @@ def test_justgrpo_in_one_file_is_the_product():
     assert_same(s.product(JustGrpo(JustGrpoSection()), estimator, views), s.shown(shown))
 
 
-@pytest.mark.parametrize("kind", ["d1", "coupled-grpo", "cj-grpo", "wd1", "justgrpo"])
+class StepSetting(Setting):
+    """An example that keeps every forward."""
+
+    def keep(self, out: tuple[torch.Tensor, ...]) -> None:
+        self.states, self.guesses, self.confidence = out
+        self.tokens, self.commit_step = self.guesses[-1], torch.full(self.guesses[-1].shape, -1)
+        self.rewards = self.module.reward(self.guesses.flatten(0, 1)).view(len(self.guesses), -1)
+
+    def verdicts(self) -> list[Verdict]:
+        return [Verdict(r[-1], VerdictStatus.WRONG, prefix_scores=tuple(r)) for r in self.rewards.T.tolist()]
+
+    def rollout(self) -> Rollout:
+        def by_row(recorded: torch.Tensor) -> torch.Tensor:
+            return recorded.transpose(0, 1).flatten(0, 1)
+
+        steps, rows = self.rewards.shape
+        snapshots = Snapshots(
+            inputs=by_row(self.states),
+            predicted=by_row(self.guesses),
+            confidence=by_row(self.confidence),
+            row=torch.arange(rows).repeat_interleave(steps),
+            step=torch.arange(steps).repeat(rows),
+        )
+        made = super().rollout()
+        return replace(made, trace=replace(made.trace, snapshots=snapshots))
+
+
+def test_mdpo_in_one_file_is_the_product():
+    s = StepSetting("mdpo")
+    estimates = [s.module.log_likelihoods(policy, s.states, s.guesses, 1.0) for policy in (s.live, s.old, s.base)]
+    shown = s.module.loss(
+        *(e.detach() if i else e for i, e in enumerate(estimates)),
+        s.module.advantages(s.rewards),
+        s.states,
+        s.confidence,
+    )
+    algorithm, estimator = Mdpo(MdpoSection(train_steps=2)), StepGuesses(SnapshotsSection())
+    selection = algorithm.select(s.rollout(), algorithm.advantages(s.rollout(), s.verdicts()))
+    views = estimator.plan(s.rollout(), replace(plan_context(s.module.MASK), selection=selection))
+    assert_same(s.product(algorithm, estimator, views), s.shown(shown))
+
+
+@pytest.mark.parametrize("kind", ["d1", "coupled-grpo", "cj-grpo", "wd1", "justgrpo", "mdpo"])
 def test_the_example_learns(kind):
     history = example(kind).train()
     assert sum(history[-5:]) > sum(history[:5]) + 1.0

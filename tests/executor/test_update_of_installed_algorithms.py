@@ -89,6 +89,10 @@ def rows_for(item, learner):
     rollout = NativeBackend(SETTINGS, toy).generate(request)
     scores = [1.0, 0.0, 0.5, 0.0, 0.0, 1.0]
     verdicts = [Verdict(s, VerdictStatus.CORRECT if s == 1 else VerdictStatus.WRONG) for s in scores]
+    if "prefix" in needs:
+        # Rewards of guesses that differ between rows and steps, the last one being the row's own.
+        guesses = [torch.linspace(1 - s, s, int(n)).tolist() for s, n in zip(scores, rollout.forwards, strict=True)]
+        verdicts = [replace(v, prefix_scores=tuple(g)) for v, g in zip(verdicts, guesses, strict=True)]
     return rollout, learner.algorithm.advantages(rollout, verdicts)
 
 

@@ -54,7 +54,7 @@ def justgrpo_packed_states(case: GoldenCase) -> None:
     prompt_width = valid.shape[1] - width
     rows = split_rows(t["in.input_ids"], prompt_width, valid)
     views = LeftToRight(LeftToRightSection()).plan(rows, plan_context(s["mask_token_id"]))
-    row, column = views.scored.nonzero(as_tuple=True)
+    _, column = views.scored.nonzero(as_tuple=True)
     place = column - prompt_width
     # The published pack holds positions of one range, position by position; a position without a target is left out.
     low, high = s["range"]

@@ -135,6 +135,27 @@ class JustGrpoSection(ClippedPolicySection):
     count_eps: float = Field(1e-5, ge=0, description="Added to the number of rows with an advantage.")
 
 
+class MdpoSection(ClippedPolicySection):
+    """MDPO."""
+
+    group_size: int = Field(8, ge=2, description="Responses per prompt (G).")
+    scale: Literal["none", "std", "population-std"] = Field(
+        "std", description="What divides the advantage: nothing, the group's std over n - 1, or over n."
+    )
+    scale_eps: float = Field(1e-4, gt=0, description="Added to the std.")
+    kl_weight: float = Field(0.02, ge=0, description="Weight of the KL term to the reference policy (beta); 0 = off.")
+    kl_form: Literal["k1", "abs", "k2", "k3", "k3-clamped"] = Field("k2", description="Per-token KL surrogate.")
+    trained_tokens: Literal["response"] = Field("response", description="Every hidden position of a step's guess.")
+    reduction: Literal["step-mean"] = Field(
+        "step-mean", description="Token mean per chosen step, then mean over steps."
+    )
+    train_steps: PositiveInt = Field(8, description="Denoising steps trained, those with the largest sum of |A|.")
+    select_per: Literal["group", "batch"] = Field(
+        "group", description="Each group's own steps, or the same steps for the whole batch."
+    )
+    count_eps: float = Field(1e-4, ge=0, description="Added to numbers of hidden positions.")
+
+
 class Wd1Section(GroupPolicySection):
     """wd1."""
 
@@ -171,6 +192,14 @@ class TrajectorySection(SectionConfig):
     merge_steps: PositiveInt = Field(1, description="Consecutive denoising steps scored by one forward.")
     pad_targets: int | None = Field(
         None, ge=0, description="Tokens scored per row that are the model's pad id, the first ones; null = all."
+    )
+
+
+class SnapshotsSection(SectionConfig):
+    """One forward per chosen denoising forward of the rollout, scoring its guess."""
+
+    temperature: float | None = Field(
+        None, gt=0, description="Logits are divided by it; null = the rollout's sampling temperature."
     )
 
 

@@ -61,6 +61,17 @@ _JUST: Mapping[str, Any] = {
     "optim.batch_size": 128,
 }
 
+#: the authors' README, whose command lines override the released yaml
+_MDPO: Mapping[str, Any] = {
+    "likelihood.kind": "snapshots",
+    "rollout.new_tokens": 512,
+    "rollout.steps_total": 128,
+    "rollout.block_length": 512,
+    "rollout.temperature": 0.4,
+    "optim.lr": 7e-7,
+    "optim.batch_size": 256,
+}
+
 #: the unified framework of arXiv:2604.04215: one loss for all, full fine-tuning, one update per rollout
 _UNIFIED: Mapping[str, Any] = {
     "algorithm.group_size": 8,
@@ -86,6 +97,15 @@ _UNIFIED: Mapping[str, Any] = {
     "optim.clip_norm": 1.0,
     "optim.batch_size": 128,
     "peft": None,
+}
+
+#: its MDPO has neither dual clip nor length weighting of its own, and trains 16 steps of the whole batch
+_MDPO_UNIFIED: Mapping[str, Any] = {
+    **{path: value for path, value in _UNIFIED.items() if path != "algorithm.dual_clip"},
+    "algorithm.train_steps": 16,
+    "algorithm.select_per": "batch",
+    "algorithm.count_eps": 0.0,
+    "likelihood.temperature": 1.0,
 }
 
 
@@ -145,6 +165,17 @@ def dare_algorithms() -> Iterable[Component]:
             paper="arXiv:2601.15165",
         ),
         Component(
+            kind="mdpo",
+            target="dare_algos_grpo.mdpo:Mdpo",
+            config="dare_algos_grpo.config:MdpoSection",
+            summary="MDPO: rewards of intermediate guesses, the most important denoising steps trained",
+            requires=("torch",),
+            needs=frozenset({"prompts", "sampling", "masked", "snapshots", "prefix", "view-token-estimate"}),
+            defaults=_MDPO,
+            presets={"dare-2604": _MDPO_UNIFIED},
+            paper="arXiv:2508.13148",
+        ),
+        Component(
             kind="wd1",
             target="dare_algos_grpo.wd1:Wd1",
             config="dare_algos_grpo.config:Wd1Section",
@@ -190,6 +221,16 @@ def dare_likelihood_estimators() -> Iterable[Component]:
             provides=frozenset({"view-token-estimate"}),
             needs=frozenset({"token-logp", "commit-step"}),
             paper="arXiv:2509.23924",
+        ),
+        Component(
+            kind="snapshots",
+            target="dare_algos_grpo.estimators.snapshots:StepGuesses",
+            config="dare_algos_grpo.config:SnapshotsSection",
+            summary="one forward per chosen denoising step of the rollout, scoring its guess",
+            requires=("torch",),
+            provides=frozenset({"view-token-estimate"}),
+            needs=frozenset({"token-logp", "snapshots"}),
+            paper="arXiv:2508.13148",
         ),
         Component(
             kind="left-to-right",

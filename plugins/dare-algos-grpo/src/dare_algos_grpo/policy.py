@@ -22,7 +22,7 @@ from dare_core.objectives.advantages import rollout_advantages
 from dare_core.objectives.clips import ClippedSurrogate, clipped_surrogate
 from dare_core.objectives.kl import KL_FORMS, k3
 from dare_core.objectives.ratios import token_ratio
-from dare_core.types import Advantages, LossInputs, LossOutput, Metric, Rollout, Verdict
+from dare_core.types import Advantages, Estimate, LossInputs, LossOutput, Metric, Rollout, Verdict
 
 
 class GroupPolicy(Algorithm):
@@ -102,14 +102,22 @@ class ClippedPolicy(GroupPolicy):
         surrogate = clipped_surrogate(
             ratio, advantage[:, None], self.config.clip_range, self.config.clip_high, self.config.dual_clip
         )
-        token_loss = surrogate.loss
         metrics = self._clip_metrics(inputs, surrogate, ratio, trained)
-        if inputs.reference is not None and self.config.kl_weight > 0:
-            kl = KL_FORMS[self.config.kl_form](inputs.live.value - inputs.reference.value.detach())
-            token_loss = token_loss + self.config.kl_weight * kl
+        loss = self.reduce(surrogate.loss, trained, row, inputs)
+        anchor = self.anchor(inputs)
+        if anchor is not None and self.config.kl_weight > 0:
+            kl = KL_FORMS[self.config.kl_form](inputs.live.value - anchor.value.detach())
+            loss = loss + self.config.kl_weight * self.reduce_kl(kl, trained, row, inputs)
             metrics["kl"] = Metric(*reductions.masked_mean(kl, trained))
-        loss = self.reduce(token_loss, trained, row, inputs)
         return LossOutput(loss=loss, metrics=metrics)
+
+    def anchor(self, inputs: LossInputs) -> Estimate | None:
+        """The estimate that the KL term keeps the live one near."""
+        return inputs.reference
+
+    def reduce_kl(self, kl: Tensor, trained: Tensor, row: Tensor, inputs: LossInputs) -> Tensor:
+        """One number from the KL surrogates [N,L]: by default as from the losses."""
+        return self.reduce(kl, trained, row, inputs)
 
     def reduce(self, token_loss: Tensor, trained: Tensor, row: Tensor, inputs: LossInputs) -> Tensor:
         """One number from the losses [N,L] at ``trained`` [N,L] entries of rows ``row`` [N]."""
