@@ -229,3 +229,38 @@ def test_an_estimate_per_token_is_refused():
 
     with pytest.raises(TypeError, match="not per token"):
         replace(objective, estimator=PerToken(BernoulliSection()))(Scores(logp=torch.zeros(1, 6)))
+
+
+def test_a_confidence_term_adds_the_entropy_where_the_model_is_right():
+    adapter, rows = ToyMasked(8, 16, seed=1), toy_rows()
+    estimator = Bernoulli(BernoulliSection(time_low=0.3, time_high=0.8, weight="none"))
+    views = estimator.plan(rows, context_of(adapter))
+    scores = adapter.token_logp(views, entropy=True)
+    plain, sure = (
+        objective_of(rows, views, estimator, loss_normalizer="noised-tokens", confidence_weight=w)(scores).loss
+        for w in (0.0, 0.5)
+    )
+    right = views.scored & scores.correct
+    assert 0 < int(right.sum()) < int(views.scored.sum())
+    torch.testing.assert_close(sure - plain, 0.5 * scores.entropy[right].mean())
+    torch.testing.assert_close(plain, -scores.logp[views.scored].mean())
+    with pytest.raises(TypeError, match="scores with entropies"):
+        objective_of(rows, views, estimator, confidence_weight=0.5)(replace(scores, entropy=None))
+
+
+def test_a_confidence_term_is_not_taken_row_by_row():
+    assert Sft(SftSection()).separable_by == "row"
+    confident = Sft(SftSection(confidence_weight=0.1))
+    assert confident.separable_by is None
+    assert confident.uses_entropy
+
+
+def test_cropped_rows_are_divided_by_what_is_left():
+    adapter, rows = ToyMasked(8, 16, strength=0.0), toy_rows()
+    estimator = Bernoulli(BernoulliSection(crop="batch", time_low=1 - 1e-12))
+    views = estimator.plan(rows, context_of(adapter))
+    scores = Scores(logp=-views.scored.double())
+    assert views.scored.sum() < rows.response.sum()
+    for normalizer in ("sequence", "supervised-tokens", "noised-tokens"):
+        loss = objective_of(rows, views, estimator, loss_normalizer=normalizer)(scores).loss
+        assert loss.item() == pytest.approx(1.0)
