@@ -18,7 +18,6 @@ NOT_BUILT = {
     "models": "families other than LLaDA are not built yet",
     "rollout": "caches and further decoders are not built yet",
     "policy-gradient": "algorithms beyond d1, coupled-grpo and cj-grpo are not built yet",
-    "evaluation": "evaluation tasks are not built yet",
 }
 
 Check = Callable[[GoldenCase], None]
