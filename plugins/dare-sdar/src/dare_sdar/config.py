@@ -52,7 +52,8 @@ class SdarSection(ModelSection):
     )
     block_origin: BlockOrigin = Field(
         "global",
-        description="Where blocks are counted from: `global` = the row's first token, as published; `response`.",
+        description="Where blocks are counted from: `global` = the row's first token, as published; "
+        "`response` or `prompt-end`: the response starts a block of its own.",
     )
     thinking: bool = Field(
         True,
