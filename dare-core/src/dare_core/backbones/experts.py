@@ -8,11 +8,12 @@ every device. In bfloat16 on a GPU the library's grouped matrix product does the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.autograd.function import once_differentiable
 from transformers.integrations.moe import ExpertsInterface, grouped_mm_experts_forward
 
 EXPERTS = "dare"
@@ -40,17 +41,52 @@ def routed_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_
     tokens, choices = top_k_index.shape
     order = top_k_index.flatten().argsort(stable=True)
     counts = top_k_index.flatten().bincount(minlength=module.num_experts).tolist()
-    # unbind, not indexing: its backward fills one gradient of the stack instead of a whole one per expert.
-    stacks = zip(counts, module.gate_up_proj.unbind(0), module.down_proj.unbind(0), strict=True)
-    rows = hidden_states[order // choices]
-    pieces, start = [], 0
-    for count, gate_up, down in stacks:
-        if count:
-            gate, up = linear(rows[start : start + count], gate_up).chunk(2, dim=-1)
-            pieces.append(linear(module.act_fn(gate) * up, down))
-            start += count
-    results = torch.cat(pieces)[order.argsort()].view(tokens, choices, -1)
+    gate, up = _grouped_linear(hidden_states[order // choices], module.gate_up_proj, counts).chunk(2, dim=-1)
+    sorted_results = _grouped_linear(module.act_fn(gate) * up, module.down_proj, counts)
+    results = sorted_results[order.argsort()].view(tokens, choices, -1)
     return (results * top_k_weights[:, :, None]).sum(dim=1).to(hidden_states.dtype)
+
+
+def _grouped_linear(rows: Tensor, stack: Tensor, counts: list[int]) -> Tensor:
+    """[S,in] rows in groups of ``counts`` [E], each times its matrix of ``stack`` [E,out,in] -> [S,out]."""
+    result: Tensor = _GroupedLinear.apply(rows, stack, counts)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _GroupedLinear(torch.autograd.Function):
+    """Indexing the stack would give every expert a gradient of the whole stack; here each fills its part of one."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, stack: Tensor, counts: list[int]) -> Tensor:
+        ctx.save_for_backward(rows, stack)
+        ctx.counts = counts
+        out = rows.new_empty(rows.shape[0], stack.shape[1])
+        for expert, part in _groups(counts):
+            torch.mm(rows[part], stack[expert].t(), out=out[part])
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        rows, stack = ctx.saved_tensors
+        wants_rows, wants_stack, _ = ctx.needs_input_grad
+        grad_rows = torch.empty_like(rows) if wants_rows else None
+        grad_stack = torch.zeros_like(stack) if wants_stack else None
+        for expert, part in _groups(ctx.counts):
+            if grad_rows is not None:
+                torch.mm(upstream[part], stack[expert], out=grad_rows[part])
+            if grad_stack is not None:
+                torch.mm(upstream[part].t(), rows[part], out=grad_stack[expert])
+        return grad_rows, grad_stack, None
+
+
+def _groups(counts: list[int]) -> Iterator[tuple[int, slice]]:
+    """Experts that got tokens, each with its rows."""
+    start = 0
+    for expert, count in enumerate(counts):
+        if count:
+            yield expert, slice(start, start + count)
+        start += count
 
 
 def _fits_grouped(module: Any, hidden_states: Tensor) -> bool:
