@@ -1,10 +1,10 @@
 """One abstract class per slot: what a plugin implements and what the loops call."""
 
 from dare_core.interfaces.algorithm import Algorithm
-from dare_core.interfaces.cache import KeyValueCache
+from dare_core.interfaces.cache import KeyValueCache, WindowCache
 from dare_core.interfaces.data import DataSource
 from dare_core.interfaces.engine import Engine, EngineInputs, Objective, PolicyName, StepReport
-from dare_core.interfaces.evaluator import EvaluationContext, EvaluationResult, Evaluator
+from dare_core.interfaces.evaluator import EvaluationContext, EvaluationResult, Evaluator, ItemEvaluator, Measure
 from dare_core.interfaces.likelihood import LikelihoodEstimator, PlanContext
 from dare_core.interfaces.model import ModelAdapter, TextCodec
 from dare_core.interfaces.reward import Reward
@@ -19,8 +19,10 @@ __all__ = [
     "EvaluationContext",
     "EvaluationResult",
     "Evaluator",
+    "ItemEvaluator",
     "KeyValueCache",
     "LikelihoodEstimator",
+    "Measure",
     "ModelAdapter",
     "Objective",
     "PlanContext",
@@ -31,4 +33,5 @@ __all__ = [
     "StepReport",
     "TextCodec",
     "Tracker",
+    "WindowCache",
 ]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dare_core.types import DecodingSettings, Prompt
+from dare_core.types import Address, DecodingSettings, Prompt
 
 if TYPE_CHECKING:
     from dare_core.interfaces.model import TextCodec
@@ -26,6 +26,7 @@ class EvaluationContext:
         reward: the run's reward, or None.
         seed: seed of sampling draws.
         step: optimizer steps' rollouts done so far.
+        address: where sampling draws are addressed; None = at the evaluator's own name.
     """
 
     backend: RolloutBackend
@@ -33,6 +34,7 @@ class EvaluationContext:
     reward: Reward | None
     seed: int
     step: int
+    address: Address | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,24 @@ class EvaluationResult:
     metrics: Mapping[str, float]
     protocol: Mapping[str, Any]
     items: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """A number over items with the uncertainty that comes from their being a sample.
+
+    Attributes:
+        value: the number; shares are 0 to 1.
+        count: items it is over.
+        low, high: 95 % interval; None where the number is a plain count.
+        method: how the interval is made.
+    """
+
+    value: float
+    count: int
+    low: float | None = None
+    high: float | None = None
+    method: str = ""
 
 
 class Evaluator(ABC):
@@ -75,3 +95,43 @@ class Evaluator(ABC):
         Raises:
             UserError: data or reward are missing what the evaluation needs.
         """
+
+    def close(self) -> None:
+        """Free worker processes."""
+
+
+class ItemEvaluator(Evaluator):
+    """An evaluator whose items do not depend on each other: they can be kept as they finish, split over processes, and
+    measured again from what was kept. This is what ``dare eval`` runs.
+    """
+
+    @abstractmethod
+    def keys(self) -> Sequence[str]:
+        """Keys of all items, in order; known after :meth:`prepare`."""
+
+    @abstractmethod
+    def protocol(self, context: EvaluationContext) -> Mapping[str, Any]:
+        """Every setting the scores depend on, JSON values only; the same for every shard."""
+
+    @abstractmethod
+    def items(self, context: EvaluationContext, keys: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        """The finished items of ``keys``, in that order: JSON objects with at least ``key``, and ``tokens`` generated.
+        An item does not depend on which others are asked for."""
+
+    @abstractmethod
+    def measure(self, items: Sequence[Mapping[str, Any]]) -> Mapping[str, Measure]:
+        """The metrics, from stored items alone; the first one is the result's headline."""
+
+    @abstractmethod
+    def judged_again(self, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The items with the verdicts that the present rule gives their stored responses."""
+
+    def wishes(self) -> Mapping[str, Any]:
+        """Decoding options that the task wants where nobody says otherwise, e.g. ``{"rollout.new_tokens": 256}``."""
+        return {}
+
+    def evaluate(self, context: EvaluationContext) -> EvaluationResult:
+        """See :meth:`Evaluator.evaluate`."""
+        items = list(self.items(context, self.keys()))
+        metrics = {name: measure.value for name, measure in self.measure(items).items()}
+        return EvaluationResult(metrics=metrics, protocol=self.protocol(context), items=items)
