@@ -1,7 +1,8 @@
-"""Logits of the tiny LLaDA-MoE checkpoint, through the adapter."""
+"""Logits of the tiny LLaDA-MoE checkpoint through the adapter, and its family defaults."""
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from dare_core.testing.goldens import GoldenCase
 from dare_core.types import AttentionLayout
 from dare_llada.moe.adapter import LladaMoeAdapter
 from dare_llada.moe.config import LladaMoeSection
+from dare_llada.plugin import dare_detect_model
 from tests.goldens.runner import golden
 
 
@@ -39,3 +41,18 @@ def logits(case: GoldenCase) -> None:
     case.close("logits", full, where=valid[:, :, None])
     for name in states.keys() & case.tensors.keys():
         case.close(name, states[name].view(*tokens.shape, -1))
+
+
+@golden("models/llada_moe", "config")
+def defaults(case: GoldenCase) -> None:
+    entry = case.spec["config"]
+    published = json.loads((case.folder / entry["file"]).read_text(encoding="utf-8"))
+    facts = LladaMoeSection(path="anywhere").facts(published)
+    got = {
+        "family": (dare_detect_model(published) or "").replace("-", "_"),
+        "mask_id": facts.mask_id,
+        "eos_id": facts.eos_ids[0],
+        "pad_id": facts.pad_id,
+        "stop_ids": list(facts.eos_ids),
+    }
+    assert {name: got[name] for name in entry["expected"]} == entry["expected"]
