@@ -32,6 +32,7 @@ from dare_core.backbones.weights import (
     stored_form,
     write_weights,
 )
+from dare_core.backbones.windows import RowWindows
 from dare_core.errors import Problem, UserError
 from dare_core.interfaces import ModelAdapter, TextCodec
 from dare_core.types import AttentionLayout, ModelFacts, Scores, Views
@@ -200,6 +201,12 @@ class TransformerAdapter(ModelAdapter):
         if self.facts.layout.kind != "block" or self.shift:
             return None
         return SegmentCache(slots, capacity, self._states, lambda states: project(states, self._head))
+
+    def open_window_cache(self, slots: int, capacity: int) -> RowWindows | None:
+        """See the interface: models that see whole rows."""
+        if self.facts.layout.kind != "full":
+            return None
+        return RowWindows(slots, capacity, self._states, lambda states: project(states, self._head), self.shift)
 
     def _pack_views(self, views: Views) -> Packed:
         valid, where, layout, prompt = views.valid, views.scored, views.layout, views.prompt_length

@@ -24,6 +24,7 @@ from torch import Tensor
 from dare_core.diffusion.canvas import Canvas, masked_canvas
 from dare_core.diffusion.confidence import Ties
 from dare_core.diffusion.draws import AddressedDraws, Draws
+from dare_core.diffusion.forwards import OpenForwards, RowForwards
 from dare_core.diffusion.loop import Loop
 from dare_core.diffusion.prefixes import CachedRows
 from dare_core.diffusion.proposal import Proposer, proposer
@@ -96,6 +97,7 @@ def denoise(
     snapshots: bool = False,
     rows_per_batch: int | None = None,
     cache: bool = True,
+    forwards: OpenForwards | None = None,
     device: torch.device | None = None,
 ) -> DenoiseResult:
     """Decode one response per prompt. Changes nothing outside; the adapter should be in evaluation mode.
@@ -112,20 +114,28 @@ def denoise(
         snapshots: record inputs, proposals and their probabilities of every forward, at all masked positions.
         rows_per_batch: rows denoised together; None = all.
         cache: use the adapter's exact key-value cache, if it has one.
+        forwards: how rows are computed instead, such as against an approximate cache; not with guidance or snapshots.
         device: where the model's inputs live; None = where its first parameter lives.
 
     Raises:
         UserError: unknown selection rule or option.
         NonFiniteError: a logit is NaN or infinite; names sample and forward.
         PluginError: a selection rule committed nothing.
+        ValueError: forwards of one's own with guidance or snapshots.
     """
+    if forwards is not None and (settings.guidance or snapshots):
+        raise ValueError("guidance and snapshots need forwards of whole rows")
     facts, rule = adapter.facts, find_rule(settings.selection)
     where = device if device is not None else next(adapter.module.parameters()).device
     layout = decoding_layout(facts, settings)
     canvas = masked_canvas(prompts, sample_ids, facts, settings, layout, where)
     draws = noise if noise is not None else AddressedDraws(address)
     together = min(rows_per_batch or len(prompts), len(prompts))
-    cached = _cached_rows(adapter, canvas, layout, together) if cache and not settings.guidance else None
+    cached: RowForwards | None = None
+    if forwards is not None:
+        cached = forwards(canvas, layout, together)
+    elif cache and not settings.guidance:
+        cached = _cached_rows(adapter, canvas, layout, together)
     recorder = Recorder(snapshots=snapshots, edits=rule.edits)
     loop = Loop(adapter, settings, rule, ties, layout, canvas, recorder, cached)
     propose = proposer(facts, settings, rule, draws, sampler=sampler, ties=ties, device=where)

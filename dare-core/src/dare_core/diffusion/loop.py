@@ -10,7 +10,7 @@ from torch import Tensor
 from dare_core.diffusion.canvas import Canvas
 from dare_core.diffusion.confidence import Ties
 from dare_core.diffusion.draws import Places
-from dare_core.diffusion.prefixes import CachedRows
+from dare_core.diffusion.forwards import RowForwards
 from dare_core.diffusion.proposal import Proposals
 from dare_core.diffusion.recording import Recorder
 from dare_core.diffusion.rules import Rule
@@ -33,7 +33,7 @@ class Loop:
         layout: how rows attend.
         canvas: the rows.
         recorder: of snapshots and edits.
-        cached: slots of the rows in a key-value cache; None = every forward computes whole rows.
+        cached: forwards of the rows against a key-value cache; None = every forward computes whole rows.
     """
 
     adapter: ModelAdapter
@@ -43,7 +43,7 @@ class Loop:
     layout: AttentionLayout
     canvas: Canvas
     recorder: Recorder
-    cached: CachedRows | None
+    cached: RowForwards | None
 
     def score(self, active: Tensor) -> tuple[Tensor, Tensor]:
         """Positions to score [R,L] (M in all) and their logits [M,V]."""
@@ -58,6 +58,9 @@ class Loop:
         if not self.rule.edits:
             scored = scored & (canvas.commit_step[active] < 0)
         if self.cached is not None:
+            forced = self.cached.forced(active)
+            if forced is not None:
+                scored = forced.where(forced.any(dim=1, keepdim=True), scored)
             return scored, self.cached.logits(active, tokens, valid, scored)
         prompt_length = canvas.prompt_length[active]
         weight = self.settings.guidance
@@ -89,6 +92,9 @@ class Loop:
         confidence = _spread(scored, proposals.confidence, -torch.inf)
         quota = commit_quota(self.settings, rule, block.sum(dim=1), masked.sum(dim=1), canvas.step[active])
         chosen = select(rule, self.ties)(confidence, masked, quota) & masked
+        forced = None if self.cached is None else self.cached.forced(active)
+        if forced is not None:
+            chosen = forced.where(forced.any(dim=1, keepdim=True), chosen)
         self._check(active, proposals, scored, _idle(rule, masked, quota, chosen))
         rewritten = edited(rule, self.ties, confidence, block & ~masked & (proposed != tokens))
         self.recorder.forward(active, forward, tokens, scored & undecided, scored, proposals)

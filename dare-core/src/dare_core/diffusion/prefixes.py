@@ -11,7 +11,7 @@ from dare_core.types import AttentionLayout
 
 
 class CachedRows:
-    """Which slot each active row has.
+    """Which slot each active row has. One form of :class:`dare_core.diffusion.forwards.RowForwards`.
 
     The complete blocks of a prompt are computed once for all rows of a batch that begin with them.
 
@@ -62,6 +62,9 @@ class CachedRows:
         for row in rows.tolist():
             self._free.append(self._slot.pop(row))
             self._prefix.pop(row, None)
+
+    def forced(self, rows: Tensor) -> None:
+        """Nothing: see :class:`dare_core.diffusion.forwards.RowForwards`."""
 
     def logits(self, rows: Tensor, tokens: Tensor, valid: Tensor, where: Tensor) -> Tensor:
         """[M,V] logits at ``where`` [R,L] of ``rows`` [R], seen against what is cached of them."""

@@ -21,8 +21,16 @@ from dare_core.types import SelectionRule
 Confidence = Literal["token", "margin", "entropy", "random", "position"]
 Distribution = Literal["model", "sampling"]
 Selector = Literal[
-    "most-confident", "threshold", "threshold-or-quota", "threshold-within-quota", "entropy-bounded", "independent"
+    "most-confident",
+    "threshold",
+    "threshold-or-quota",
+    "threshold-within-quota",
+    "factor",
+    "runs",
+    "entropy-bounded",
+    "independent",
 ]
+LastRank = Literal["ignored", "tested"]
 Pace = Literal["schedule", "carry", "fixed"]
 
 
@@ -41,6 +49,9 @@ class Rule:
         pace: where the quota comes from: ``schedule`` = the protocol's; ``carry`` = the even schedule's, plus what
             earlier steps of the block left of theirs; ``fixed`` = ``at_least`` tokens.
         threshold: probability bound of the ``threshold`` selectors.
+        low_threshold: probability that the best position of a run of masks must exceed to commit.
+        factor: f of the test c_n >= 1 - f / (n + 1) on the n-th largest probability.
+        last_rank: whether that test counts for the last masked position too.
         bound: entropy (nats) that the positions committed at a step stay below, in sum.
         order_temperature: 0 = the surest positions; above 0 = positions are drawn without replacement with
             probabilities softmax(confidence / order_temperature).
@@ -57,6 +68,9 @@ class Rule:
     selector: Selector = "most-confident"
     pace: Pace = "schedule"
     threshold: float = 1.0
+    low_threshold: float = 0.0
+    factor: float = 1.0
+    last_rank: LastRank = "ignored"
     bound: float = 0.0
     order_temperature: float = 0.0
     at_least: int = 1
@@ -113,6 +127,24 @@ _TABLE = (
         selector="threshold",
         threshold=0.9,
         options=frozenset({"distribution", "threshold"}),
+    ),
+    Rule(
+        kind="factor",
+        summary="the best proposal, and the n-th best while its probability is at least 1 - factor / (n + 1) "
+        "(Fast-dLLM factor)",
+        confidence="token",
+        selector="factor",
+        options=frozenset({"distribution", "factor", "last_rank"}),
+    ),
+    Rule(
+        kind="hierarchical",
+        summary="the best position of every run of masks if more probable than the low threshold, every proposal more "
+        "probable than the threshold, and always the best one (dInfer hierarchical)",
+        confidence="token",
+        selector="runs",
+        threshold=0.9,
+        low_threshold=0.4,
+        options=frozenset({"distribution", "threshold", "low_threshold"}),
     ),
     Rule(
         kind="budgeted-threshold",
@@ -181,6 +213,13 @@ OPTIONS: Mapping[str, tuple[str, Callable[[Any], bool], str]] = MappingProxyType
             "whether confidences are those of the model (temperature 1) or of the distribution sampled from",
         ),
         "threshold": ("a number above 0 and at most 1", _number(0, 1, above=True), "probability that commits"),
+        "low_threshold": ("a number from 0 to 1", _number(0, 1), "probability that commits the best of a run of masks"),
+        "factor": ("a number above 0", _number(0, math.inf, above=True), "larger = more tokens per step"),
+        "last_rank": (
+            "'ignored' or 'tested'",
+            lambda value: value in ("ignored", "tested"),
+            "whether the last masked position commits with all others before it (published) or is tested as well",
+        ),
         "edit_threshold": ("a number from 0 to 1", _number(0, 1), "probability that replaces a committed token"),
         "bound": ("a number above 0", _number(0, math.inf, above=True), "sum of entropies (nats) per step"),
         "order_temperature": (

@@ -29,6 +29,11 @@ def select(rule: Rule, ties: Ties = "exact") -> Select:
         rule: from :func:`dare_core.diffusion.rules.find_rule`.
         ties: in which form confidences come, see :mod:`dare_core.diffusion.confidence`.
     """
+    if rule.selector == "factor":
+        return lambda confidence, masked, quota: by_factor(confidence, masked, rule, ties)
+    if rule.selector == "runs":
+        low, high = _comparable(rule.low_threshold, ties), _comparable(rule.threshold, ties)
+        return lambda confidence, masked, quota: best_of_runs(confidence, masked, low, high)
     bound = rule.bound if rule.selector == "entropy-bounded" else _comparable(rule.threshold, ties)
     return lambda confidence, masked, quota: _SELECTORS[rule.selector](confidence, masked, quota, bound)
 
@@ -63,6 +68,32 @@ def threshold_within_quota(confidence: Tensor, masked: Tensor, quota: Tensor, bo
     """Of the quota's best positions, those with confidence >= ``bound``, and always the best one."""
     wanted = most_confident(confidence, masked, quota)
     return (wanted & (confidence >= bound)) | _best(confidence, wanted)
+
+
+def by_factor(confidence: Tensor, masked: Tensor, rule: Rule, ties: Ties) -> Tensor:
+    """The best masked position, and the n-th best while its probability is at least 1 - f / (n + 1).
+
+    Probabilities fall and bounds rise with n, so all tests that pass come before all that fail. The published walk
+    leaves out the test at the last rank, so that the last masked position commits if all before it do.
+    """
+    rank, count = _rank(confidence, masked), masked.sum(dim=1, keepdim=True)
+    bounds = [_comparable(1 - rule.factor / (n + 1), ties) for n in range(1, confidence.shape[1] + 1)]
+    passed = confidence >= torch.tensor(bounds, dtype=confidence.dtype, device=confidence.device)[rank]
+    passed = masked & (passed | (rank == 0))
+    if rule.last_rank == "ignored":
+        passed |= masked & (rank == count - 1) & ((passed & (rank < count - 1)).sum(dim=1, keepdim=True) == count - 1)
+    return passed
+
+
+def best_of_runs(confidence: Tensor, masked: Tensor, low: float, high: float) -> Tensor:
+    """The best position of every run of masked positions with confidence > ``low``, all with confidence > ``high``,
+    and always the best one."""
+    rank = _rank(confidence, masked)
+    begins = masked & ~torch.nn.functional.pad(masked, (1, 0))[:, :-1]
+    run = begins.cumsum(dim=1) * masked
+    best = torch.full_like(rank, rank.shape[1]).scatter_reduce(1, run, rank, "amin")
+    leads = masked & (rank == best.gather(1, run)) & (confidence > low)
+    return leads | (masked & (confidence > high)) | (masked & (rank == 0))
 
 
 def entropy_bounded(confidence: Tensor, masked: Tensor, quota: Tensor, bound: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Key-value caches of block models."""
+"""Key-value caches: exact ones of block models, approximate ones of models that see whole rows."""
 
 from __future__ import annotations
 
@@ -59,3 +59,34 @@ class KeyValueCache(ABC):
     @abstractmethod
     def clear(self, slots: Sequence[int], length: int = 0) -> None:
         """Forget all but the first ``length`` tokens of ``slots``."""
+
+
+class WindowCache(ABC):
+    """Keys and values of whole rows as earlier forwards computed them, each row in a slot of its own.
+
+    An approximation: where every token sees the whole row, each change of the row changes all states. A forward
+    computes the columns it is asked to and reads all others as they were computed last.
+    """
+
+    @property
+    @abstractmethod
+    def reach(self) -> int:
+        """How many columns before a scored one its logits are read from: 1 where logits are shifted, else 0."""
+
+    @abstractmethod
+    def logits(self, tokens: Tensor, valid: Tensor, computed: Tensor, where: Tensor, *, slots: Tensor) -> Tensor:
+        """As :meth:`dare_core.interfaces.ModelAdapter.logits`, with the states of other columns as they were.
+
+        Args:
+            tokens: [R,L] int64 rows from column 0.
+            valid: [R,L] bool.
+            computed: [R,L] bool columns to compute; all valid ones in a row's first forward.
+            where: [R,L] bool positions to score; the columns that their logits are read from are computed.
+            slots: [R] int64, each once.
+
+        Returns:
+            [M,V] logits.
+
+        Raises:
+            ValueError: a row has columns that were never computed, or logits are read from one that is not.
+        """

@@ -13,7 +13,7 @@ from dare_core.types import AttentionLayout, Message, ModelFacts, Prompt, Scores
 if TYPE_CHECKING:
     from torch import Tensor, device, dtype, nn
 
-    from dare_core.interfaces.cache import KeyValueCache
+    from dare_core.interfaces.cache import KeyValueCache, WindowCache
     from dare_core.spec.sections import ModelSection, PeftSection
 
 
@@ -109,6 +109,11 @@ class ModelAdapter(ABC):
     def open_cache(self, slots: int, capacity: int) -> KeyValueCache | None:
         """An empty exact cache for ``slots`` rows of at most ``capacity`` tokens each, valid while the weights stay as
         they are; None: the adapter has none, and decoders compute every row afresh. Capability ``kv-exact``."""
+        return None
+
+    def open_window_cache(self, slots: int, capacity: int) -> WindowCache | None:
+        """An empty approximate cache for ``slots`` rows of at most ``capacity`` tokens each, or None. Capability
+        ``kv-approx``."""
         return None
 
     @abstractmethod

@@ -22,7 +22,8 @@ def collapsed_groups(rollout: Rollout) -> int:
 def rollout_statistics(rollout: Rollout) -> dict[str, float]:
     """Metrics of a rollout: ``rollout/unique_share``, ``collapsed_groups``, ``response_length`` (tokens up to the
     first end token, mean), ``limit_share`` (responses without an end token), ``empty_share``, ``forwards`` (mean),
-    ``tokens_per_forward`` and, where recorded, ``logp`` (mean per completion token)."""
+    ``tokens_per_forward`` and, where recorded, ``logp`` (mean per completion token) and ``agreement`` (with the exact
+    decoder)."""
     count = max(1, len(rollout))
     length = rollout.completion.sum(dim=1).to(torch.float64)
     decoded = rollout.response if rollout.trace is None else rollout.trace.commit_step >= 0
@@ -37,6 +38,8 @@ def rollout_statistics(rollout: Rollout) -> dict[str, float]:
     }
     if rollout.logp is not None:
         statistics["logp"] = float((rollout.logp * rollout.completion).sum() / length.sum().clamp(min=1))
+    if rollout.agreement is not None:
+        statistics["agreement"] = rollout.agreement
     return {f"rollout/{name}": value for name, value in statistics.items()}
 
 

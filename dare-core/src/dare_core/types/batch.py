@@ -169,6 +169,7 @@ class Rollout(Rows):
         logp: [B,L] log-probability of each token when it was committed (temperature 1), 0 elsewhere; or None.
         trace: how the tokens were committed; or None.
         forwards: [B] int64 denoising forwards each row took part in (NFE).
+        agreement: share of tokens that the exact decoder gives too, where an approximate backend checked that.
     """
 
     finish: tuple[Finish, ...]
@@ -177,6 +178,7 @@ class Rollout(Rows):
     forwards: Tensor
     logp: Tensor | None = None
     trace: Trace | None = None
+    agreement: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,0 +1,1 @@
+"""Approximate caches for masked diffusion models (Fast-dLLM)."""
