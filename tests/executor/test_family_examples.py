@@ -27,6 +27,7 @@ def test_an_example_validates_and_trains_on_a_tiny_checkpoint(path, family, tmp_
     assert family is not None, "no family has the first word of the file's name"
     model = family.write(tmp_path / "model", **{LONGEST.get(family.kind, "max_position_embeddings"): 2048})
     rows = [{"id": f"r{i}", "prompt": f"{i}+{i}=?", "answer": str(2 * i)} for i in range(3)]
+    rows = [row | {"chosen": row["answer"], "rejected": "none"} for row in rows]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     small = {"run.steps": 1, "model.path": str(model), "data.path": "rows.jsonl", "optim.batch_size": 2}
     if "reward" in yaml.safe_load(path.read_text()):
