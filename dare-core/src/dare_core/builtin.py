@@ -98,7 +98,7 @@ def dare_engines() -> Iterable[Component]:
 
 @hookimpl
 def dare_evaluators() -> Iterable[Component]:
-    """Held-out reward."""
+    """Held-out reward and likelihood."""
     return [
         Component(
             kind="held-out",
@@ -106,5 +106,13 @@ def dare_evaluators() -> Iterable[Component]:
             config="dare_core.loops.config:HeldOutSection",
             summary="the run's reward on rows that are not trained on",
             requires=("torch",),
-        )
+        ),
+        Component(
+            kind="nelbo",
+            target="dare_core.loops.nelbo:Nelbo",
+            config="dare_core.loops.config:NelboSection",
+            summary="the negative ELBO of answers that are not trained on",
+            requires=("torch",),
+            needs=frozenset({"token-logp"}),
+        ),
     ]

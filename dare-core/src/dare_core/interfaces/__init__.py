@@ -4,7 +4,14 @@ from dare_core.interfaces.algorithm import Algorithm
 from dare_core.interfaces.cache import KeyValueCache, WindowCache
 from dare_core.interfaces.data import DataSource
 from dare_core.interfaces.engine import Engine, EngineInputs, Objective, PolicyName, StepReport
-from dare_core.interfaces.evaluator import EvaluationContext, EvaluationResult, Evaluator, ItemEvaluator, Measure
+from dare_core.interfaces.evaluator import (
+    EvaluationContext,
+    EvaluationResult,
+    Evaluator,
+    ItemEvaluator,
+    Measure,
+    ScoringEvaluator,
+)
 from dare_core.interfaces.likelihood import LikelihoodEstimator, PlanContext
 from dare_core.interfaces.model import ModelAdapter, TextCodec
 from dare_core.interfaces.reward import Reward
@@ -30,6 +37,7 @@ __all__ = [
     "Reward",
     "RolloutBackend",
     "RolloutRequest",
+    "ScoringEvaluator",
     "StepReport",
     "TextCodec",
     "Tracker",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dare_core.types import Address, DecodingSettings, Prompt
 
 if TYPE_CHECKING:
-    from dare_core.interfaces.model import TextCodec
+    from dare_core.interfaces.model import ModelAdapter, TextCodec
     from dare_core.interfaces.reward import Reward
     from dare_core.interfaces.rollout import RolloutBackend
     from dare_core.spec.sections import EvaluatorSection
@@ -98,6 +98,22 @@ class Evaluator(ABC):
 
     def close(self) -> None:
         """Free worker processes."""
+
+
+class ScoringEvaluator(Evaluator):
+    """An evaluator that only scores given text: it needs no rollout section."""
+
+    @abstractmethod
+    def score(self, adapter: ModelAdapter, seed: int, step: int) -> EvaluationResult:
+        """Score the live policy behind ``adapter``, which is in evaluation mode.
+
+        Raises:
+            UserError: a row does not fit the model.
+        """
+
+    def evaluate(self, context: EvaluationContext) -> EvaluationResult:
+        """See :meth:`Evaluator.evaluate`."""
+        return self.score(context.backend.adapter, context.seed, context.step)
 
 
 class ItemEvaluator(Evaluator):

@@ -214,6 +214,7 @@ def _session(
         engine=learner.engine,
         evaluations=Evaluations(
             evaluators=parts.evaluators,
+            adapter=learner.engine.adapter,
             backend=backend,
             decoding=parts.settings,
             reward=parts.reward,

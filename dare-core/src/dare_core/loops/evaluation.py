@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dare_core.interfaces import EvaluationContext, Evaluator, Reward, RolloutBackend
+from dare_core.interfaces import (
+    EvaluationContext,
+    EvaluationResult,
+    Evaluator,
+    ModelAdapter,
+    Reward,
+    RolloutBackend,
+    ScoringEvaluator,
+)
 from dare_core.run.folder import RunFolder
 from dare_core.spec.sections import EvaluatorSection
 from dare_core.types import DecodingSettings
@@ -17,7 +25,8 @@ class Evaluations:
 
     Attributes:
         evaluators: as chosen, prepared.
-        backend: generates with the live policy; None where no evaluator is chosen.
+        adapter: the live policy.
+        backend: generates with it; None where no evaluator that generates is chosen.
         decoding: the run's protocol; None as above.
         reward: the run's reward, or None.
         seed: the run's seed.
@@ -25,6 +34,7 @@ class Evaluations:
     """
 
     evaluators: Sequence[Evaluator]
+    adapter: ModelAdapter
     backend: RolloutBackend | None
     decoding: DecodingSettings | None
     reward: Reward | None
@@ -44,15 +54,21 @@ class Evaluations:
         """Evaluate whoever is due, write eval/step_N-<name>/, and return ``<name>/<metric>`` -> number."""
         metrics: dict[str, float] = {}
         for evaluator in self.due(step):
-            if self.backend is None or self.decoding is None:
-                raise ValueError("evaluators were chosen without a rollout backend")
-            context = EvaluationContext(
-                backend=self.backend, decoding=self.decoding, reward=self.reward, seed=self.seed, step=step
-            )
-            result = evaluator.evaluate(context)
+            result = self._result(evaluator, step)
             name = evaluator.config.name
             folder.write_evaluation(
                 step, name, protocol=result.protocol, items=result.items, result={"step": step, **result.metrics}
             )
             metrics |= {f"{name}/{metric}": value for metric, value in result.metrics.items()}
         return metrics
+
+    def _result(self, evaluator: Evaluator, step: int) -> EvaluationResult:
+        if isinstance(evaluator, ScoringEvaluator):
+            return evaluator.score(self.adapter, self.seed, step)
+        if self.backend is None or self.decoding is None:
+            raise ValueError("evaluators were chosen without a rollout backend")
+        return evaluator.evaluate(
+            EvaluationContext(
+                backend=self.backend, decoding=self.decoding, reward=self.reward, seed=self.seed, step=step
+            )
+        )

@@ -26,6 +26,7 @@ from dare_core.interfaces import (
     TextCodec,
 )
 from dare_core.loops.config import HeldOutSection
+from dare_core.loops.overlap import refuse_overlap
 from dare_core.run.manifest import installed_versions
 from dare_core.types import Address, DecodingSettings, Prompt, Rollout, Verdict, VerdictStatus
 
@@ -41,22 +42,13 @@ class HeldOut(Evaluator):
 
     def prepare(self, training: Sequence[Prompt], codec: TextCodec, reward: Reward | None) -> None:
         """Read the rows, let the reward look at them, and refuse rows that are trained on."""
-        where = f"eval.{self.config.name}"
         if reward is None:
             raise UserError(Problem("held-out scores responses by the run's reward, and there is none", path="reward"))
         source = self.config.data.target()(self.config.data.config)
         self._examples = ExampleSet.read(source.config, source, codec)
         reward.check(self._examples.prompts)
-        seen = {_content(prompt) for prompt in training}
-        shared = [prompt.id for prompt in self._examples.prompts if _content(prompt) in seen]
-        if shared and not self.config.allow_overlap:
-            raise UserError(
-                Problem(
-                    f"{len(shared)} of {len(self._examples)} prompts are trained on as well: {', '.join(shared[:5])}",
-                    path=f"{where}.data",
-                    hint="evaluate on other rows, or set allow_overlap: true",
-                )
-            )
+        if not self.config.allow_overlap:
+            refuse_overlap(training, self._examples.prompts, f"eval.{self.config.name}.data")
 
     def evaluate(self, context: EvaluationContext) -> EvaluationResult:
         """See :meth:`Evaluator.evaluate`."""
@@ -111,10 +103,6 @@ def _generator(backend: RolloutBackend) -> dict[str, Any]:
         "backend_exactness": backend.exactness,
         "model": backend.adapter.describe(),
     }
-
-
-def _content(prompt: Prompt) -> tuple[object, ...]:
-    return (prompt.text, *((message.role, message.content) for message in prompt.messages))
 
 
 def _metrics(rollout: Rollout, verdicts: Sequence[Verdict]) -> dict[str, float]:
