@@ -32,7 +32,7 @@ from dare_core.diffusion.recording import Recorder
 from dare_core.diffusion.rules import find_rule
 from dare_core.diffusion.sampling import Sampler
 from dare_core.interfaces import ModelAdapter
-from dare_core.types import Address, AttentionLayout, DecodingSettings, Edits, ModelFacts, Snapshots
+from dare_core.types import Address, AttentionLayout, DecodingSettings, Edits, ModelFacts, Snapshots, Watch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +98,7 @@ def denoise(
     rows_per_batch: int | None = None,
     cache: bool = True,
     forwards: OpenForwards | None = None,
+    watch: Watch | None = None,
     device: torch.device | None = None,
 ) -> DenoiseResult:
     """Decode one response per prompt. Changes nothing outside; the adapter should be in evaluation mode.
@@ -115,6 +116,7 @@ def denoise(
         rows_per_batch: rows denoised together; None = all.
         cache: use the adapter's exact key-value cache, if it has one.
         forwards: how rows are computed instead, such as against an approximate cache; not with guidance or snapshots.
+        watch: called after every forward with the rows as they stand; changes nothing.
         device: where the model's inputs live; None = where its first parameter lives.
 
     Raises:
@@ -137,7 +139,7 @@ def denoise(
     elif cache and not settings.guidance:
         cached = _cached_rows(adapter, canvas, layout, together)
     recorder = Recorder(snapshots=snapshots, edits=rule.edits)
-    loop = Loop(adapter, settings, rule, ties, layout, canvas, recorder, cached)
+    loop = Loop(adapter, settings, rule, ties, layout, canvas, recorder, cached, watch)
     propose = proposer(facts, settings, rule, draws, sampler=sampler, ties=ties, device=where)
     _run(loop, propose, together)
     return _result(loop)

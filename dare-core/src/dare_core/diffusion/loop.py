@@ -18,7 +18,7 @@ from dare_core.diffusion.schedules import commit_quota
 from dare_core.diffusion.selection import edited, select
 from dare_core.errors import NonFiniteError, PluginError
 from dare_core.interfaces import ModelAdapter
-from dare_core.types import AttentionLayout, DecodingSettings, EosRule, ModelFacts
+from dare_core.types import AttentionLayout, DecodingSettings, DenoisingStep, EosRule, ModelFacts, Watch
 
 
 @dataclass
@@ -34,6 +34,7 @@ class Loop:
         canvas: the rows.
         recorder: of snapshots and edits.
         cached: forwards of the rows against a key-value cache; None = every forward computes whole rows.
+        watch: told of every forward.
     """
 
     adapter: ModelAdapter
@@ -44,6 +45,7 @@ class Loop:
     canvas: Canvas
     recorder: Recorder
     cached: RowForwards | None
+    watch: Watch | None = None
 
     def score(self, active: Tensor) -> tuple[Tensor, Tensor]:
         """Positions to score [R,L] (M in all) and their logits [M,V]."""
@@ -108,6 +110,22 @@ class Loop:
         canvas.step[active] = (canvas.step[active] + 1) * ~ended
         canvas.block[active] += (ended | stopped).long()
         canvas.stopped[active] = stopped
+        if self.watch is not None:
+            self.watch(self._seen(active, forward, chosen | rewritten))
+
+    def _seen(self, active: Tensor, forward: Tensor, changed: Tensor) -> DenoisingStep:
+        canvas = self.canvas
+        decided = canvas.commit_step[active] >= 0
+        return DenoisingStep(
+            row=active,
+            forward=forward,
+            tokens=canvas.tokens[active],
+            response=canvas.in_response(active),
+            decided=decided,
+            changed=changed,
+            probability=canvas.logp[active].exp() * decided,
+            finished=canvas.finished(active),
+        )
 
     def _ended(self, active: Tensor, masked: Tensor, chosen: Tensor, rewritten: Tensor) -> Tensor:
         """[R] bool rows whose block is done: no mask is left, and nothing is edited any more."""

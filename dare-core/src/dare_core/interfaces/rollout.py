@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dare_core.types import Address, DecodingSettings, Prompt, Rollout
+from dare_core.types import Address, DecodingSettings, Prompt, Rollout, Watch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +27,7 @@ class RolloutRequest:
         address: seed and step of the sampling draws.
         snapshots: record inputs, guesses and confidences of every denoising forward.
         policy_version: recorded with the rollout.
+        watch: called after every denoising forward, by backends that run the loop here; others never call it.
     """
 
     prompts: Sequence[Prompt]
@@ -35,6 +36,7 @@ class RolloutRequest:
     address: Address
     snapshots: bool = False
     policy_version: int = 0
+    watch: Watch | None = None
 
 
 class RolloutBackend(ABC):

@@ -38,5 +38,6 @@ class NativeBackend(RolloutBackend):
                 snapshots=request.snapshots,
                 rows_per_batch=self.config.rows_per_batch,
                 cache=self.config.cache == "auto",
+                watch=request.watch,
             )
         return rollout_of(self.adapter, rows, result, request.policy_version)

@@ -10,6 +10,7 @@ from dare_core.types.events import CheckpointSaved, RunFinished, RunStarted, Ste
 from dare_core.types.examples import Demonstration, Message, Pair, Prompt, Verdict, VerdictStatus
 from dare_core.types.model import AttentionLayout, ModelFacts
 from dare_core.types.seeding import Address
+from dare_core.types.steps import DenoisingStep, Watch
 from dare_core.types.views import Scores, Views
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "CheckpointSaved",
     "DecodingSettings",
     "Demonstration",
+    "DenoisingStep",
     "Edits",
     "EosRule",
     "Estimate",
@@ -44,4 +46,5 @@ __all__ = [
     "Verdict",
     "VerdictStatus",
     "Views",
+    "Watch",
 ]

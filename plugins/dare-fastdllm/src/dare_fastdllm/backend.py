@@ -10,7 +10,7 @@ from dare_core.diffusion.denoise import DenoiseResult, denoise
 from dare_core.diffusion.forwards import RowForwards
 from dare_core.diffusion.rollouts import SampleRows, evaluating, rollout_of, sample_rows
 from dare_core.interfaces import ModelAdapter, RolloutBackend, RolloutRequest
-from dare_core.types import AttentionLayout, Rollout
+from dare_core.types import AttentionLayout, Rollout, Watch
 from dare_fastdllm.config import FastSection
 from dare_fastdllm.credit import CreditRows, CreditRule
 from dare_fastdllm.windows import WholeRows, WindowPolicy, window_rows
@@ -42,7 +42,7 @@ class FastBackend(RolloutBackend):
             raise UserError(Problem(message, "rollout.kind", hint="take the native backend"))
         rows = sample_rows(self.adapter, request)
         with evaluating(self.adapter.module):
-            result = self._decoded(request, rows, exact=self.exactness == "exact")
+            result = self._decoded(request, rows, exact=self.exactness == "exact", watch=request.watch)
             agreement = self._agreement(request, rows, result)
         approximate = self.exactness != "exact"
         return rollout_of(
@@ -60,7 +60,9 @@ class FastBackend(RolloutBackend):
             return forwards
         return CreditRows(forwards, canvas, CreditRule(**config.credit.model_dump()))
 
-    def _decoded(self, request: RolloutRequest, rows: SampleRows, *, exact: bool) -> DenoiseResult:
+    def _decoded(
+        self, request: RolloutRequest, rows: SampleRows, *, exact: bool, watch: Watch | None = None
+    ) -> DenoiseResult:
         return denoise(
             self.adapter,
             rows.tokens,
@@ -71,6 +73,7 @@ class FastBackend(RolloutBackend):
             ties=self.config.ties,
             rows_per_batch=self.config.rows_per_batch,
             forwards=None if exact else self._forwards,
+            watch=watch,
         )
 
     def _agreement(self, request: RolloutRequest, rows: SampleRows, result: DenoiseResult) -> float | None:
