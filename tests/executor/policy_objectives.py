@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from dare_algos_grpo.config import (
     JustGrpoSection,
     LeftToRightSection,
     OneStepSection,
+    TraceRlSection,
     TrajectorySection,
     Wd1Section,
 )
@@ -29,21 +32,28 @@ from dare_algos_grpo.estimators.left_to_right import LeftToRight
 from dare_algos_grpo.estimators.one_step import OneStep
 from dare_algos_grpo.estimators.trajectory import Trajectory
 from dare_algos_grpo.just_grpo import JustGrpo
+from dare_algos_grpo.tracerl import TraceRl
 from dare_algos_grpo.wd1 import Wd1
+from dare_core.api import SectionConfig
 from dare_core.interfaces import Algorithm, LikelihoodEstimator, Objective, PlanContext
 from dare_core.testing.toy_models import ToyMasked
 from dare_core.types import Address, LossOutput, Progress, Rollout
 
-ALGORITHMS: dict[str, tuple[type[Algorithm], type, LikelihoodEstimator]] = {
+ALGORITHMS: dict[str, tuple[type[Algorithm], Callable[..., SectionConfig], LikelihoodEstimator]] = {
     "d1": (D1, D1Section, OneStep(OneStepSection())),
     "coupled-grpo": (CoupledGrpo, CoupledGrpoSection, Coupled(CoupledSection())),
     "cj-grpo": (CjGrpo, CjGrpoSection, Trajectory(TrajectorySection())),
 }
 PLAIN = {"d1-plain": (D1, D1Section, OneStep(OneStepSection(prompt_mask=0.0)))}
 #: with a reduction of their own only
-OWN = {
+OWN: dict[str, tuple[type[Algorithm], Callable[..., SectionConfig], LikelihoodEstimator]] = {
     "wd1": (Wd1, Wd1Section, OneStep(OneStepSection())),
     "justgrpo": (JustGrpo, JustGrpoSection, LeftToRight(LeftToRightSection())),
+    "tracerl": (
+        TraceRl,
+        partial(TraceRlSection, mean_reward_range=None, fail_overlong=False),
+        Trajectory(TrajectorySection()),
+    ),
 }
 SCORES = [1.0, 0.0, 0.3, 0.9, 0.0, 2.0]
 

@@ -22,6 +22,7 @@ from dare_algos_grpo.config import (
     MdpoSection,
     OneStepSection,
     SnapshotsSection,
+    TraceRlSection,
     TrajectorySection,
     Wd1Section,
 )
@@ -34,6 +35,7 @@ from dare_algos_grpo.estimators.snapshots import StepGuesses
 from dare_algos_grpo.estimators.trajectory import Trajectory
 from dare_algos_grpo.just_grpo import JustGrpo
 from dare_algos_grpo.mdpo import Mdpo
+from dare_algos_grpo.tracerl import TraceRl
 from dare_algos_grpo.wd1 import Wd1
 from dare_core.interfaces import Algorithm, LikelihoodEstimator, Objective
 from dare_core.types import Progress, Rollout, Snapshots, Verdict, VerdictStatus, Views
@@ -168,6 +170,18 @@ def test_justgrpo_in_one_file_is_the_product():
     assert_same(s.product(JustGrpo(JustGrpoSection()), estimator, views), s.shown(shown))
 
 
+def test_tracerl_in_one_file_is_the_product():
+    s = Setting("tracerl")
+    live, old = (s.module.log_likelihoods(policy, s.tokens, s.commit_step) for policy in (s.live, s.old))
+    mask = s.module.trained(s.tokens)
+    shown = s.module.loss(live, old.detach(), s.module.advantages(s.rewards), s.commit_step, mask)
+    estimator = Trajectory(TrajectorySection(merge_steps=s.module.SHRINK))
+    views = estimator.plan(s.rollout(), plan_context(s.module.MASK))
+    # Rewards are graded and no answer need end here.
+    algorithm = TraceRl(TraceRlSection(mean_reward_range=None, fail_overlong=False))
+    assert_same(s.product(algorithm, estimator, views), s.shown(shown))
+
+
 class StepSetting(Setting):
     """An example that keeps every forward."""
 
@@ -210,7 +224,7 @@ def test_mdpo_in_one_file_is_the_product():
     assert_same(s.product(algorithm, estimator, views), s.shown(shown))
 
 
-@pytest.mark.parametrize("kind", ["d1", "coupled-grpo", "cj-grpo", "wd1", "justgrpo", "mdpo"])
+@pytest.mark.parametrize("kind", ["d1", "coupled-grpo", "cj-grpo", "wd1", "justgrpo", "mdpo", "tracerl"])
 def test_the_example_learns(kind):
     history = example(kind).train()
     assert sum(history[-5:]) > sum(history[:5]) + 1.0

@@ -33,6 +33,7 @@ from dare_core.objectives.kl import KL_FORMS, k3, linearised_difference
 from dare_core.objectives.ratios import token_ratio
 from dare_core.testing.goldens import GoldenCase
 from dare_core.types import LossInputs, Rows, Views
+from tests.goldens.handlers.cj_block import check_block_loss
 from tests.goldens.runner import golden
 from tests.made_inputs import loss_inputs, plan_context, rollout_of, scores_from_logits, split_rows
 
@@ -323,6 +324,7 @@ def cj_loss(case: GoldenCase) -> None:
         (found,) = torch.autograd.grad(out.loss, given.live.value)
         case.close(f"out.loss_{name}", out.loss.detach())
         case.close(f"out.grad_{name}", found.view(count, steps, width).transpose(0, 1))
+    check_block_loss(case)
 
 
 @golden("algos-grpo", "loss", "DARE's PPO loss (dual clip)")

@@ -91,6 +91,14 @@ def response_end(prompt_length: int, settings: DecodingSettings, *, from_start: 
     return before + blocks * settings.block_length
 
 
+def aligned_new_tokens(prompt_length: int, new_tokens: int, block_length: int) -> int:
+    """The most new tokens, ``new_tokens`` at most, that end with a whole block where blocks count from column 0.
+
+    It is what to ask of a decoder that reports replies block by block; 0 where no block ends in reach.
+    """
+    return max(0, (prompt_length + new_tokens) // block_length * block_length - prompt_length)
+
+
 def masked_canvas(
     prompts: Sequence[Tensor | Sequence[int]],
     sample_ids: Sequence[int] | Tensor,

@@ -115,9 +115,8 @@ def group_softmax(value: Tensor, group: Tensor, usable: Tensor) -> Tensor:
     highest = torch.full((len(groups),), -torch.inf, dtype=value.dtype, device=value.device)
     highest = highest.scatter_reduce(0, index, masked, "amax")[index]
     exponential = torch.where(usable, (masked - highest).exp(), 0.0)
-    return exponential / torch.zeros_like(groups, dtype=value.dtype).index_add(0, index, exponential)[index].clamp(
-        min=1
-    )
+    total = torch.zeros_like(groups, dtype=value.dtype).index_add(0, index, exponential)
+    return exponential / total[index].clamp(min=1)
 
 
 def kept_groups(

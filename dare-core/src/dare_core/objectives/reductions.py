@@ -74,15 +74,32 @@ def step_mean(values: Tensor, mask: Tensor, step: Tensor, eps: float = 0.0) -> T
     Every step weighs the same whatever its number of tokens; steps without a counted entry are left out.
 
     Args:
-        values: [N,L] loss per entry.
+        values: [N,L] losses.
         mask: [N,L] bool entries that count.
-        step: [N] int64 step of each line.
+        step: [N] int64 step of each line, or [N,L] of each entry.
         eps: added to each step's number of entries.
     """
-    steps, index = torch.unique(step, return_inverse=True)
-    sums = row_sums(values, mask, index, len(steps))
-    counts = row_counts(mask, index, len(steps))
-    return per_sequence(sums, counts + eps, counts > 0)
+    of_entry = (step if step.dim() == 2 else step[:, None].expand_as(mask))[mask]
+    steps, index = torch.unique(of_entry, return_inverse=True)
+    sums = torch.zeros(len(steps), dtype=values.dtype, device=values.device).index_add(0, index, values[mask])
+    return per_sequence(sums, torch.bincount(index, minlength=len(steps)) + eps)
+
+
+def transition_weights(mask: Tensor, transition: Tensor, row: Tensor, rows: int) -> Tensor:
+    """[N,L] float64 weights of a token mean within each transition, then a mean over a row's transitions.
+
+    They sum to 1 for every row with a counted entry, however its transitions are split over lines; 0 where not counted.
+
+    Args:
+        mask: [N,L] bool entries that count.
+        transition: [N,L] int64 what was committed together; ids are not shared between rows.
+        row: [N] int64 row of each line.
+        rows: B.
+    """
+    ids, index, tokens = torch.unique(transition[mask], return_inverse=True, return_counts=True)
+    owner = torch.zeros_like(ids).index_copy(0, index, row[:, None].expand_as(mask)[mask])
+    share = 1.0 / (tokens * torch.bincount(owner, minlength=rows)[owner]).to(torch.float64)
+    return torch.zeros(mask.shape, dtype=torch.float64, device=mask.device).masked_scatter(mask, share[index])
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> tuple[float, float]:

@@ -9,6 +9,9 @@ scored in the state before it::
 Token mean over the whole batch within a step, then mean over steps: every step weighs the same whatever its
 number of tokens. Left open by the paper, chosen as in the authors' code: tokens after the first end token are
 trained. A step without trained tokens is left out of the mean (published code divides 0 by 0).
+
+For block models the unified framework (arXiv:2604.04215) takes the mean within each transition (row, block, local
+step), then over a row's transitions, then over rows: ``transition-mean``.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from dare_algos_grpo.policy import ClippedPolicy
-from dare_core.objectives.reductions import step_mean
+from dare_algos_grpo.transitions import Transitions
+from dare_core.objectives.reductions import row_sums, sequence_mean_token_sum, step_mean, transition_weights
 from dare_core.types import LossInputs
 
 
@@ -24,7 +28,12 @@ class CjGrpo(ClippedPolicy):
     """CJ-GRPO. Views are the recorded steps, the same for all inner updates."""
 
     def reduce(self, token_loss: Tensor, trained: Tensor, row: Tensor, inputs: LossInputs) -> Tensor:
-        """Mean over denoising steps of the token mean within each, or a reduction over tokens."""
+        """Means over steps or transitions, or a reduction over tokens."""
         if self.config.reduction == "step-mean":
-            return step_mean(token_loss, trained, inputs.views.draw)
+            return step_mean(token_loss, trained, Transitions.of(inputs.views).step)
+        if self.config.reduction == "transition-mean":
+            rows = len(inputs.rows)
+            weight = transition_weights(trained, Transitions.of(inputs.views).transition, row, rows)
+            trains = row_sums(weight, trained, row, rows) > 0
+            return sequence_mean_token_sum(token_loss * weight.to(token_loss.dtype), trained, row, trains, rows)
         return super().reduce(token_loss, trained, row, inputs)

@@ -110,8 +110,10 @@ class CjGrpoSection(ClippedPolicySection):
     trained_tokens: Literal["completion", "response"] = Field(
         "response", description="Every response token, or those up to and including the first end token."
     )
-    reduction: Literal[TokenReduction, "step-mean"] = Field(
-        "step-mean", description="`step-mean`: token mean per denoising step, then mean over steps; or over tokens."
+    reduction: Literal[TokenReduction, "step-mean", "transition-mean"] = Field(
+        "step-mean",
+        description="`step-mean`: token mean per denoising step of the batch, then over steps; `transition-mean`: per "
+        "row, block and step, then over a row's, then over rows; or over tokens.",
     )
 
 
@@ -154,6 +156,34 @@ class MdpoSection(ClippedPolicySection):
         "group", description="Each group's own steps, or the same steps for the whole batch."
     )
     count_eps: float = Field(1e-4, ge=0, description="Added to numbers of hidden positions.")
+
+
+class TraceRlSection(ClippedPolicySection):
+    """TraceRL."""
+
+    fixed_lengths: ClassVar[tuple[str, ...]] = ("fixed-length", "by-layout", "view-length")
+
+    group_size: int = Field(16, ge=2, description="Responses per prompt (G).")
+    scale: Literal["none", "std", "population-std"] = Field(
+        "population-std", description="What divides the advantage: nothing, the group's std over n - 1, or over n."
+    )
+    scale_eps: float = Field(1e-8, gt=0, description="Added to the std.")
+    mean_reward_range: tuple[float, float] | None = Field(
+        (0.2, 0.8), description="Groups whose mean reward lies outside [low, high] carry no loss; null = all do."
+    )
+    fail_overlong: bool = Field(True, description="An answer without an end token has reward 0.")
+    kl_weight: float = Field(0.01, ge=0, description="Weight of the KL term (beta); 0 = off.")
+    kl_to: Literal["old", "reference"] = Field(
+        "old", description="Policy that the KL term keeps near: the one that sampled, or the reference."
+    )
+    reduction: Literal[TokenReduction, "by-layout", "view-mean", "view-length"] = Field(
+        "by-layout",
+        description="`view-mean`: mean over views of their token mean; `view-length`: of their token sum over tokens "
+        "per sequence; `by-layout`: the former for masked, the latter for block models; or over tokens.",
+    )
+    block_log_ratio_limit: float | None = Field(
+        10.0, gt=0, description="Bound of |l - l_old| for block models, in nats; null = none."
+    )
 
 
 class Wd1Section(GroupPolicySection):

@@ -121,8 +121,8 @@ class Mdpo(ClippedPolicy):
     def length_scale(self, inputs: LossInputs) -> Tensor:
         """[N] lambda: response positions over positions that the step's input hides."""
         hidden = inputs.views.scored.sum(dim=1).clamp(min=1) + self.config.count_eps
-        length: Tensor = inputs.rows.response.sum(dim=1)[inputs.views.row]
-        return length / hidden
+        scale: Tensor = inputs.rows.response.sum(dim=1)[inputs.views.row] / hidden
+        return scale
 
     def _per_step(self, values: Tensor, trained: Tensor, inputs: LossInputs) -> Tensor:
         weighted = values * inputs.views.weight.to(values.dtype)
@@ -137,7 +137,8 @@ class Mdpo(ClippedPolicy):
 def step_key(group: Tensor, step: Tensor) -> Tensor:
     """[N] int64, the same for lines of one group and step, in order of groups, then steps."""
     steps = int(step.max()) + 1 if len(step) else 1
-    return torch.unique(group, return_inverse=True)[1] * steps + step
+    index: Tensor = torch.unique(group, return_inverse=True)[1]
+    return index * steps + step
 
 
 def prefix_rewards(verdicts: Sequence[Verdict], snapshots: Snapshots) -> Tensor:

@@ -72,6 +72,32 @@ _MDPO: Mapping[str, Any] = {
     "optim.batch_size": 256,
 }
 
+#: the authors' configuration for SDAR; the rule's own threshold is theirs, 0.9
+_TRACE: Mapping[str, Any] = {
+    "likelihood.kind": "trajectory",
+    "likelihood.pad_targets": 0,
+    "rollout.new_tokens": 2000,
+    "rollout.temperature": 1.0,
+    "rollout.eos_rule": "stop",
+    "rollout.selection.kind": "confidence-threshold",
+    "optim.lr": 1e-6,
+    "optim.betas": (0.9, 0.999),
+    "optim.weight_decay": 0.0,
+    "optim.clip_norm": 1.0,
+    "optim.batch_size": 1024,
+}
+
+#: and for LLaDA
+_TRACE_MASKED: Mapping[str, Any] = {
+    "algorithm.group_size": 8,
+    "rollout.new_tokens": 512,
+    "rollout.steps_total": 512,
+    "rollout.block_length": 32,
+    "rollout.temperature": 0.8,
+    "rollout.selection.kind": "low-confidence",
+    "optim.batch_size": 256,
+}
+
 #: the unified framework of arXiv:2604.04215: one loss for all, full fine-tuning, one update per rollout
 _UNIFIED: Mapping[str, Any] = {
     "algorithm.group_size": 8,
@@ -97,6 +123,18 @@ _UNIFIED: Mapping[str, Any] = {
     "optim.clip_norm": 1.0,
     "optim.batch_size": 128,
     "peft": None,
+}
+
+#: its setting for SDAR: blocks of the model's own length, as many steps as the threshold makes
+_UNIFIED_BLOCK: Mapping[str, Any] = {
+    **{path: value for path, value in _UNIFIED.items() if path not in ("rollout.steps_total", "rollout.block_length")},
+    "algorithm.reduction": "transition-mean",
+    "rollout.new_tokens": 2048,
+    "rollout.temperature": 1.0,
+    "rollout.top_k": 50,
+    "rollout.eos_rule": "stop",
+    "rollout.selection.kind": "confidence-threshold",
+    "rollout.selection.options.threshold": 0.95,
 }
 
 #: its MDPO has neither dual clip nor length weighting of its own, and trains 16 steps of the whole batch
@@ -143,7 +181,7 @@ def dare_algorithms() -> Iterable[Component]:
             requires=("torch",),
             needs=frozenset({"prompts", "sampling", "view-token-estimate"}),
             defaults=_CJ,
-            presets={"dare-2604": {**_UNIFIED, "rollout.new_tokens": 256}},
+            presets={"dare-2604": {**_UNIFIED, "rollout.new_tokens": 256}, "dare-2604-block": _UNIFIED_BLOCK},
             paper="arXiv:2509.23924",
         ),
         Component(
@@ -174,6 +212,17 @@ def dare_algorithms() -> Iterable[Component]:
             defaults=_MDPO,
             presets={"dare-2604": _MDPO_UNIFIED},
             paper="arXiv:2508.13148",
+        ),
+        Component(
+            kind="tracerl",
+            target="dare_algos_grpo.tracerl:TraceRl",
+            config="dare_algos_grpo.config:TraceRlSection",
+            summary="TraceRL: policy gradient along the sampled trace, steps merged at will",
+            requires=("torch",),
+            needs=frozenset({"prompts", "sampling", "view-token-estimate"}),
+            defaults=_TRACE,
+            presets={"masked": _TRACE_MASKED},
+            paper="arXiv:2509.06949",
         ),
         Component(
             kind="wd1",

@@ -21,7 +21,7 @@ from dare_core.objectives import reductions
 from dare_core.objectives.advantages import rollout_advantages
 from dare_core.objectives.clips import ClippedSurrogate, clipped_surrogate
 from dare_core.objectives.kl import KL_FORMS, k3
-from dare_core.objectives.ratios import token_ratio
+from dare_core.objectives.ratios import log_ratio, token_ratio
 from dare_core.types import Advantages, Estimate, LossInputs, LossOutput, Metric, Rollout, Verdict
 
 
@@ -98,7 +98,8 @@ class ClippedPolicy(GroupPolicy):
         row = self.lines(inputs)
         advantage, usable = self.line_advantages(inputs, row)
         trained = self.trained(inputs)[row] & usable[:, None] & inputs.live.mask
-        ratio = token_ratio(inputs.live.value, inputs.old.value.detach())
+        limit = self.log_ratio_limit(inputs)
+        ratio = token_ratio(inputs.live.value, inputs.old.value.detach(), limit)
         surrogate = clipped_surrogate(
             ratio, advantage[:, None], self.config.clip_range, self.config.clip_high, self.config.dual_clip
         )
@@ -106,10 +107,14 @@ class ClippedPolicy(GroupPolicy):
         loss = self.reduce(surrogate.loss, trained, row, inputs)
         anchor = self.anchor(inputs)
         if anchor is not None and self.config.kl_weight > 0:
-            kl = KL_FORMS[self.config.kl_form](inputs.live.value - anchor.value.detach())
+            kl = KL_FORMS[self.config.kl_form](log_ratio(inputs.live.value, anchor.value.detach(), limit))
             loss = loss + self.config.kl_weight * self.reduce_kl(kl, trained, row, inputs)
             metrics["kl"] = Metric(*reductions.masked_mean(kl, trained))
         return LossOutput(loss=loss, metrics=metrics)
+
+    def log_ratio_limit(self, inputs: LossInputs) -> float | None:
+        """Bound of log-ratios and log-differences, in nats; None = none."""
+        return None
 
     def anchor(self, inputs: LossInputs) -> Estimate | None:
         """The estimate that the KL term keeps the live one near."""
