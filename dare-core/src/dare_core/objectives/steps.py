@@ -38,4 +38,5 @@ def most_important(size: Tensor, key: Tensor, most: int) -> Tensor:
     """
     keys, index = torch.unique(key, return_inverse=True)
     total = torch.zeros(len(keys), dtype=size.dtype, device=size.device).index_add(0, index, size)
-    return keys[total.argsort(descending=True, stable=True)[:most]]
+    chosen: Tensor = keys[total.argsort(descending=True, stable=True)[:most]]
+    return chosen
