@@ -8,13 +8,23 @@ INSTALL  := $(BIN)/python -m pip install --quiet --disable-pip-version-check --c
 TOOLS    := pytest pytest-xdist hypothesis jsonschema ruff mypy import-linter types-PyYAML build
 WORKERS  ?= 2
 
-.PHONY: quickstart test lint bench docs clean
+CORE     := build/core
+
+.PHONY: quickstart test test-core lint bench docs clean
 
 quickstart: $(VENV)/.packages
 	$(BIN)/python examples/quickstart/quickstart.py
 
 test: $(VENV)/.tools
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+# dare-core alone, from its wheel, in an environment of its own without torch
+test-core:
+	rm -rf $(CORE) && $(PYTHON) -m venv $(CORE)/env
+	$(CORE)/env/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(CORE) ./dare-core
+	$(CORE)/env/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $(CORE)/*.whl pytest hypothesis jsonschema
+	! $(CORE)/env/bin/python -c 'import torch' 2> /dev/null
+	$(CORE)/env/bin/python -m pytest tests/control
 
 lint: $(VENV)/.tools
 	$(BIN)/ruff format --check .
@@ -29,7 +39,7 @@ docs: $(VENV)/.packages
 	$(BIN)/python docs/generate.py
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) build runs
 
 $(VENV)/.packages: constraints.txt dare-core/pyproject.toml $(PACKAGES:=/pyproject.toml)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

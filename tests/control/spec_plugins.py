@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import distributions
+from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from tests.architecture.project import plugin_packages
 
 from dare_core.catalog import Catalog
 from dare_core.errors import Problem, UserError
+from dare_core.plugins.report import MissingImport
+from dare_core.plugins.requirements import missing_imports
 from dare_core.spec.plan import RunPlan
 from dare_core.spec.resolve import resolve_spec
 from dare_core.testing.fake_distributions import FakeDistribution, installed
@@ -127,10 +132,32 @@ algorithm: group-pg
 
 @contextmanager
 def pretend_catalog(folder: Path) -> Iterator[Catalog]:
-    """Core's components and the pretend ones, whatever else is installed."""
+    """Core's components and the pretend ones, whatever else is installed; torch counts as there."""
     with installed(folder, PRETEND):
         points = [point for found in distributions(path=[str(folder)]) for point in found.entry_points]
-        yield Catalog.load(entry_points=points)
+        with patch("dare_core.plugins.loading.missing_imports", _missing_but_torch):
+            catalog = Catalog.load(entry_points=points)
+        yield catalog
+
+
+def _missing_but_torch(names: Iterable[str], distribution: str, requires: Iterable[str]) -> tuple[MissingImport, ...]:
+    return missing_imports([name for name in names if name != "torch"], distribution, requires)
+
+
+def needs_official_plugins() -> None:
+    """Skip the module that calls this where core is installed alone."""
+    for package in (*(folder.name for folder in plugin_packages()), "torch"):
+        pytest.importorskip(package, reason="about the official packages")
+
+
+@contextmanager
+def pretend_site(folder: Path) -> Iterator[Path]:
+    """The pretend distribution beside whatever is installed; and where torch is not, a package of that name."""
+    if find_spec("torch") is None:
+        (folder / "torch").mkdir(parents=True)
+        (folder / "torch" / "__init__.py").write_text("raise ImportError('only its name is here')\n")
+    with installed(folder, PRETEND):
+        yield folder
 
 
 def write_world(folder: Path, *, positions: int = 4096) -> None:

@@ -11,6 +11,7 @@ from tests.control.fake_plugins import BROKEN, declares, plugin
 
 from dare_core.cli import group
 from dare_core.commands import COMMANDS
+from dare_core.official import OFFICIAL
 from dare_core.testing.command import CommandResult, run_dare, run_dare_here
 from dare_core.testing.fake_distributions import FakeDistribution, installed
 
@@ -115,8 +116,9 @@ def test_json_listing_names_kinds_by_slot_with_their_capabilities(tmp_path: Path
 
 
 def matrix_of(folder: Path, *distributions: FakeDistribution) -> dict[str, dict[tuple[str, str], dict[str, object]]]:
+    only_core = {"DARE_DISABLE_PLUGINS": ",".join(OFFICIAL)}
     with installed(folder / "site", *distributions):
-        found = json.loads(run_dare_here("plugins", "matrix", "--json", folder=folder).stdout)
+        found = json.loads(run_dare_here("plugins", "matrix", "--json", folder=folder, environment=only_core).stdout)
     return {
         "models": {(cell["algorithm"], cell["model"]): cell for cell in found["models"]},
         "rollouts": {(cell["algorithm"], cell["rollout"]): cell for cell in found["rollouts"]},
@@ -132,12 +134,12 @@ def test_matrix_names_the_capability_that_is_missing(tmp_path: Path):
     algorithms = (
         "@hookimpl\ndef dare_algorithms():\n    return [component('a-masked', needs={'masked'}),"
         " component('a-replay', needs={'sampling', 'commit-step'}),"
-        " component('a-prefix', needs={'prefix'}), component('a-offline', needs={'demonstrations'})]\n"
+        " component('a-spread', needs={'multi-process'}), component('a-offline', needs={'demonstrations'})]\n"
     )
     cells = matrix_of(tmp_path, plugin("dare-m", models), plugin("dare-a", algorithms))
     assert cells["models"]["a-masked", "m-masked"]["works"] is True
     assert cells["models"]["a-masked", "m-block"]["missing"] == ["masked"]
-    assert cells["models"]["a-prefix", "m-block"]["missing"] == ["prefix (reward)"]
+    assert cells["models"]["a-spread", "m-block"]["missing"] == ["multi-process (engine)"]
     assert cells["rollouts"]["a-replay", "r-plain"]["missing"] == ["commit-step"]
     assert cells["rollouts"]["a-replay", "native"]["works"] is True
     assert cells["rollouts"]["a-offline", "native"]["works"] is None

@@ -9,18 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.control.spec_plugins import PRETEND, SPEC, Specs, write_world
+from tests.control.spec_plugins import SPEC, Specs, pretend_site, write_world
 
 from dare_core.spec.show import shown
 from dare_core.testing.command import CommandResult, run_dare_here
-from dare_core.testing.fake_distributions import installed
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[Path]:
     write_world(tmp_path / "work")
     (tmp_path / "work" / "spec.yaml").write_text(SPEC)
-    with installed(tmp_path / "site", PRETEND):
+    with pretend_site(tmp_path / "site"):
         yield tmp_path / "work"
 
 

@@ -6,12 +6,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.control.spec_plugins import SPEC, Specs
+from tests.control.spec_plugins import SPEC, Specs, needs_official_plugins
 
 from dare_core.catalog import Catalog
 from dare_core.components import Slot
 from dare_core.spec.plan import RunPlan
 from dare_core.spec.sections import RolloutSection
+
+needs_official_plugins()
 
 CHECKPOINTS = Path(__file__).parents[1] / "goldens" / "data" / "models"
 IDS = "mask_id: 250, eos_ids: [251]"

