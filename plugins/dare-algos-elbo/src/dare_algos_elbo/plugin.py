@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dare_algos_elbo.presets import (
     BGPO,
@@ -20,7 +20,12 @@ from dare_algos_elbo.presets import (
     UNIFIED_VRPO,
     VRPO,
 )
-from dare_core.api import Component, hookimpl
+from dare_core.api import Component, Problem, Slot, hookimpl
+
+if TYPE_CHECKING:
+    from dare_core.spec.plan import RunPlan
+
+_EITHER = frozenset({"row-estimate", "view-estimate"})
 
 
 @hookimpl
@@ -106,7 +111,7 @@ def _on_rewards(
 
 @hookimpl
 def dare_likelihood_estimators() -> Iterable[Component]:
-    """ELBO estimates. What ``per`` chooses, rows or views, they provide by their options."""
+    """ELBO estimates, per row or per view as their options say."""
     return [
         _estimator("bernoulli", "ELBO from independently masked tokens at random times", "arXiv:2502.09992"),
         _estimator(
@@ -118,12 +123,26 @@ def dare_likelihood_estimators() -> Iterable[Component]:
             "spg",
             "lower and upper estimate per token from block-wise masks",
             "arXiv:2510.09541",
-            frozenset({"row-estimate", "upper-bound"}),
+            frozenset({"upper-bound"}),
         ),
     ]
 
 
-def _estimator(kind: str, summary: str, paper: str, provides: frozenset[str] = frozenset()) -> Component:
+@hookimpl
+def dare_check_run(plan: RunPlan) -> Iterable[Problem]:
+    """An estimator that can do both gives what the algorithm takes."""
+    if Slot.LIKELIHOOD not in plan or Slot.ALGORITHM not in plan:
+        return []
+    per = getattr(plan[Slot.LIKELIHOOD].config, "per", None)
+    algorithm = plan[Slot.ALGORITHM]
+    wanted = [word.removesuffix("-estimate") for word in _EITHER & algorithm.component.needs]
+    if per is None or not wanted or per in wanted:
+        return []
+    message = f"algorithm '{algorithm.name}' takes one estimate per {wanted[0]}, and this is one per {per}"
+    return [Problem(message, "likelihood.per", hint=f"set it to '{wanted[0]}'")]
+
+
+def _estimator(kind: str, summary: str, paper: str, provides: frozenset[str] = _EITHER) -> Component:
     name = "".join(part.capitalize() for part in kind.split("-"))
     config = f"{name}EstimatorSection" if kind in ("espo", "spg") else f"{name}Section"
     return Component(

@@ -23,11 +23,6 @@ class ElboSection(SectionConfig):
         "token, without what follows.",
     )
 
-    @property
-    def gives(self) -> frozenset[str]:
-        """Capability words that follow from ``per``."""
-        return frozenset({f"{self.per}-estimate"})
-
 
 class BernoulliSection(ElboSection):
     """Each response token is hidden independently, with one time per row and draw."""
