@@ -168,7 +168,7 @@ def test_checks_of_all_plugins_are_collected_and_a_failing_check_is_a_problem(tm
         plugin("dare-c", check.format("return ['text']")),
     ]
     with installed(tmp_path, *fakes):
-        problems = Catalog.load().check_run(None)  # type: ignore[arg-type]
+        problems = Catalog.load().check_run({})  # type: ignore[arg-type]
     assert problems[0] == Problem("too long", path="rollout.new_tokens")
     assert problems[1].message == "dare-b could not check this run: KeyError: 'x'"
     assert problems[2].message.startswith("dare-c could not check this run")
