@@ -12,6 +12,8 @@ from dare_core.api import SectionConfig
 from dare_core.catalog import Catalog
 from dare_core.components import Slot
 from dare_core.errors import PluginError, Problem, UserError
+from dare_core.spec.plan import RunPlan
+from dare_core.spec.sections import OptimSection, RunSection
 from dare_core.testing.fake_distributions import FakeDistribution, installed
 
 
@@ -168,7 +170,8 @@ def test_checks_of_all_plugins_are_collected_and_a_failing_check_is_a_problem(tm
         plugin("dare-c", check.format("return ['text']")),
     ]
     with installed(tmp_path, *fakes):
-        problems = Catalog.load().check_run({})  # type: ignore[arg-type]
+        plan = RunPlan(run=RunSection(name="t", steps=1), optim=OptimSection(batch_size=1), peft=None, choices={})
+        problems = Catalog.load().check_run(plan)
     assert problems[0] == Problem("too long", path="rollout.new_tokens")
     assert problems[1].message == "dare-b could not check this run: KeyError: 'x'"
     assert problems[2].message.startswith("dare-c could not check this run")
