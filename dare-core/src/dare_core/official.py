@@ -34,7 +34,7 @@ OFFICIAL: Mapping[str, Mapping[Slot, tuple[str, ...]]] = MappingProxyType(
         "dare-fsdp": {Slot.ENGINE: ("fsdp",)},
         "dare-deepspeed": {Slot.ENGINE: ("deepspeed",)},
         "dare-ray": {Slot.ENGINE: ("ray",)},
-        "dare-eval": {Slot.REWARD: _TASKS, Slot.EVALUATOR: _TASKS},
+        "dare-eval": {Slot.REWARD: _TASKS, Slot.EVALUATOR: ("task", "lm-eval")},
         "dare-eval-opencompass": {Slot.EVALUATOR: ("opencompass",)},
     }
 )

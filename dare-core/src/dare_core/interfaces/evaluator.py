@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dare_core.types import Address, DecodingSettings, Prompt
+from dare_core.types import Address, DecodingSettings, ModelFacts, Prompt
 
 if TYPE_CHECKING:
     from dare_core.interfaces.model import ModelAdapter, TextCodec
@@ -141,6 +141,13 @@ class ItemEvaluator(Evaluator):
     @abstractmethod
     def judged_again(self, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The items with the verdicts that the present rule gives their stored responses."""
+
+    def check_fit(self, facts: ModelFacts, decoding: DecodingSettings) -> None:
+        """Look whether every item fits the model, before its weights are read.
+
+        Raises:
+            UserError: names the items that do not.
+        """
 
     def wishes(self) -> Mapping[str, Any]:
         """Decoding options that the task wants where nobody says otherwise, e.g. ``{"rollout.new_tokens": 256}``."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from dare_core.api import SectionConfig
+from dare_core.spec.sections import EvaluatorSection
 
 
 class Gsm8kSection(SectionConfig):
@@ -53,3 +54,52 @@ class SudokuSection(SectionConfig):
         "columns and boxes that are right. `d1`: share of the empty cells that equal the stored solution, in the last "
         "answer tag.",
     )
+
+
+class LikelihoodSection(SectionConfig):
+    """How likelihoods of given continuations are estimated."""
+
+    estimator: Literal["count-stratified", "bernoulli", "exact"] = Field(
+        "count-stratified",
+        description="`count-stratified`: evenly spread numbers of hidden tokens (LLaDA). `bernoulli`: each token "
+        "hidden on its own (Dream), noisy for short continuations. `exact`: every set of up to 10 tokens.",
+    )
+    draws: PositiveInt = Field(128, description="Views per continuation; one token needs one.")
+    strata: PositiveInt = Field(16, description="Draws per independent group; the standard error comes from groups.")
+    end_token: bool = Field(False, description="Score the family's end token behind each continuation (Dream).")
+
+    @model_validator(mode="after")
+    def _groups(self) -> LikelihoodSection:
+        if self.draws % self.strata or self.draws < 2 * self.strata:
+            raise ValueError(f"draws {self.draws} must be a multiple of strata {self.strata}, at least twice it")
+        return self
+
+
+class CodeSection(SectionConfig):
+    """Limits of one generated program."""
+
+    time_limit: PositiveFloat = Field(10.0, description="Wall-clock seconds; over it: `timeout`.")
+    memory_mb: PositiveInt = Field(1024, description="Address space in MiB.")
+    workers: PositiveInt = Field(2, description="Programs run at the same time.")
+
+
+class TaskSection(EvaluatorSection):
+    """`eval: [{kind: task, task: gsm8k, data_folder: ...}]`: a benchmark, or a yaml file of yours."""
+
+    task: str = Field(description="Name of a task, or path to a yaml file that describes one.")
+    data_folder: str | None = Field(None, description="Folder with the task's files.")
+    data_file: str | None = Field(None, description="Read questions from this file instead of the task's.")
+    limit: PositiveInt | None = Field(None, description="Only the first questions.")
+    shots: int | None = Field(None, ge=0, description="Worked examples shown, instead of the task's number.")
+    samples: PositiveInt | None = Field(None, description="Responses per question, instead of the task's number.")
+    temperature: float | Literal["task", "run"] = Field(
+        "task",
+        description="`task`: the task's own, else 0. `run`: as the rollout section says. Or a number.",
+    )
+    allow_overlap: bool = Field(False, description="Accept questions whose prompts are trained on as well.")
+    max_error_share: float = Field(
+        0.2, ge=0, le=1, description="Stop when the judge itself failed on more than this share of responses."
+    )
+    likelihood: LikelihoodSection = Field(default_factory=LikelihoodSection, description="For likelihood tasks.")
+    allow_code_execution: bool = Field(False, description="Let tasks that need it run generated programs.")
+    code: CodeSection = Field(default_factory=CodeSection, description="Limits of such programs.")

@@ -44,3 +44,17 @@ def dare_rewards() -> Iterable[Component]:
             provides=_GUESSES,
         ),
     ]
+
+
+@hookimpl
+def dare_evaluators() -> Iterable[Component]:
+    """Benchmarks."""
+    return [
+        Component(
+            kind="task",
+            target="dare_eval.task_evaluator:TaskEvaluator",
+            config="dare_eval.config:TaskSection",
+            summary="a benchmark by name, or a yaml file of yours",
+            requires=("torch", "math_verify", "sympy"),
+        )
+    ]

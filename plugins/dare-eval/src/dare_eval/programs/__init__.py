@@ -1,0 +1,1 @@
+"""Running programs that a model wrote, in processes of their own."""

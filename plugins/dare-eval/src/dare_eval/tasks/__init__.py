@@ -1,0 +1,1 @@
+"""Task descriptions: yaml files with versions, and their schema."""
