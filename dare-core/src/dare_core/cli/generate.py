@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dare_core.cli.context import catalog
 from dare_core.cli.spec_arguments import Overlays, Sets, resolved_plan
 from dare_core.components import Slot
 from dare_core.errors import Problem, UserError
@@ -34,7 +33,6 @@ Samples = Annotated[int, typer.Option("--samples", min=1, help="Responses per pr
 Seed = Annotated[
     int | None, typer.Option("--seed", min=0, help="Seed of the sampling draws; default: the spec's, or 0.")
 ]
-NEW_TOKENS = 128
 
 
 def generate(
@@ -60,7 +58,9 @@ def generate(
             raise UserError(Problem("this spec has no rollout section, so nothing says how to decode", path="rollout"))
         chosen, rollout, peft, run_seed = plan[Slot.MODEL], plan[Slot.ROLLOUT], plan.peft, plan.run.seed
     else:
-        chosen, rollout = _choices(str(model), sets)
+        from dare_core.cli.sources import folder_choices
+
+        chosen, rollout = folder_choices(str(model), {}, sets)
         peft, run_seed = None, 0
     lines = _generated(chosen, rollout, peft, adapter, questions, samples, run_seed if seed is None else seed)
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
@@ -110,35 +110,6 @@ def _question(row_id: str, index: int, row: Any, plain: bool) -> Prompt:
         raise UserError(Problem("a row needs 'prompt' (text) or 'messages' (turns)", where=row_id))
     name = str(row.get("id", row_id)) if isinstance(row, Mapping) else row_id
     return Prompt(name, index, text=text) if plain else Prompt(name, index, messages=(Message("user", text),))
-
-
-def _choices(folder: str, sets: Sequence[str]) -> tuple[Choice, Choice]:
-    """Model and native backend without a spec: the family by config.json, then its wishes, then ``--set`` values."""
-    from dare_core.spec.merge import merged, with_sets
-    from dare_core.spec.nodes import node_of
-    from dare_core.spec.options import OptionReader
-    from dare_core.spec.plan import Origin
-    from dare_core.spec.selection import read_config
-
-    config, reason = read_config(Path(folder))
-    kind = None if config is None else catalog().detect_model(config)
-    if kind is None:
-        raise UserError(Problem(reason or "no installed family recognises its config.json", where=folder))
-    wishes = catalog().find(Slot.MODEL, kind).component.defaults
-    written = node_of(
-        {"model": {"kind": kind, "path": folder}, "rollout": {"kind": "native", "new_tokens": NEW_TOKENS}},
-        Origin(source="command line"),
-    )
-    wanted, problems = with_sets(
-        node_of({}, Origin(source="default")), [f"{k}={json.dumps(v)}" for k, v in wishes.items()]
-    )
-    root, found = with_sets(merged(written, wanted), sets)
-    reader = OptionReader(catalog(), problems=[*problems, *found])
-    chosen = reader.item(Slot.MODEL, root.entries["model"], "model")
-    rollout = reader.item(Slot.ROLLOUT, root.entries["rollout"], "rollout")
-    if reader.problems or chosen is None or rollout is None:
-        raise UserError(reader.problems)
-    return chosen, rollout
 
 
 def _generated(

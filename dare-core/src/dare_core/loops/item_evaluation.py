@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -48,6 +48,8 @@ def evaluate_items(
     folder: EvaluationFolder,
     report: Callable[[Progress], None],
     *,
+    kind: str,
+    weights: Mapping[str, str],
     shard: int = 0,
     of: int = 1,
 ) -> dict[str, Any] | None:
@@ -58,6 +60,8 @@ def evaluate_items(
         context: model and protocol.
         folder: where items and result go.
         report: told after every item.
+        kind: the evaluator's, as a spec names it.
+        weights: hashes of what the model was loaded from; part of the protocol.
         shard: this process takes items ``shard``, ``shard + of``, ... of the task.
         of: number of shards.
 
@@ -65,8 +69,8 @@ def evaluate_items(
         UserError: the folder belongs to another protocol, or another process writes this shard.
     """
     keys = list(evaluator.keys())
-    protocol = with_hash(evaluator.protocol(context))
-    folder.begin(protocol)
+    protocol = with_hash({**evaluator.protocol(context), "weights": dict(weights)})
+    folder.begin(protocol, {"kind": kind, **evaluator.config.model_dump(mode="json")})
     with folder.writing(shard, of) as file:
         done = folder.done()
         own = keys[shard::of]

@@ -20,6 +20,7 @@ from dare_core.run.atomic import finite, write_json, write_json_lines
 from dare_core.run.lock import FolderLock
 
 PROTOCOL, ITEMS, RESULT, SHARDS = "protocol.json", "items.jsonl", "result.json", "shards"
+EVALUATOR = "evaluator.json"
 HASH = "hash"
 #: differing keys that an error names before it counts
 SHOWN = 8
@@ -31,14 +32,19 @@ class EvaluationFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def begin(self, protocol: Mapping[str, Any]) -> None:
+    def begin(self, protocol: Mapping[str, Any], evaluator: Mapping[str, Any]) -> None:
         """Write the protocol, or see that it is the one whose items lie here.
+
+        Args:
+            protocol: everything the scores depend on.
+            evaluator: kind and options, to build the evaluator again; no part of the protocol, since it names paths.
 
         Raises:
             UserError: the folder holds items of another protocol; names what differs.
         """
         hashed = with_hash(protocol)
         if not (self.path / PROTOCOL).exists():
+            write_json(self.path / EVALUATOR, evaluator)
             write_json(self.path / PROTOCOL, hashed)
             return
         found = differences(self.protocol(), hashed)
@@ -56,6 +62,14 @@ class EvaluationFolder:
             UserError: this is no evaluation folder.
         """
         return _read(self.path / PROTOCOL)
+
+    def evaluator(self) -> dict[str, Any]:
+        """Kind and options of the evaluator.
+
+        Raises:
+            UserError: this is no evaluation folder.
+        """
+        return _read(self.path / EVALUATOR)
 
     def result(self) -> dict[str, Any]:
         """The result of a finished evaluation.
