@@ -51,7 +51,7 @@ def newest_model(folder: Path) -> Path:
 
 def evaluations(folder: Path) -> list[dict[str, float]]:
     lines = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
-    return [line for line in lines if "eval/reward" in line]
+    return [line for line in lines if "sampled/reward" in line]
 
 
 def curve(values: list[float]) -> str:
@@ -64,20 +64,26 @@ def show(seed: int, parent: Path) -> None:
     """The table, the curves and where everything is."""
     console = Console()
     sft, rl = (evaluations(folder_of(stage, seed, parent)) for stage in STAGES)
-    table = Table(title="128 held-out puzzles, decoded greedily")
-    table.add_column("")
-    table.add_column("valid solutions", justify="right")
-    table.add_column("reward (right rows, columns, boxes)", justify="right")
+    table = Table(title="128 held-out puzzles")
+    for column in ("", "reward, sampled", "valid, sampled", "reward, greedy", "valid, greedy"):
+        table.add_column(column, justify="right" if column else "left")
     for name, line in (("before", sft[0]), ("after SFT", rl[0]), ("after RL", rl[-1])):
-        table.add_row(name, f"{line['eval/correct_rate']:.1%}", f"{line['eval/reward']:.3f}")
+        cells = [
+            f"{line[f'{how}/reward']:.3f}" if what == "reward" else f"{line[f'{how}/correct_rate']:.1%}"
+            for how in ("sampled", "greedy")
+            for what in ("reward", "valid")
+        ]
+        table.add_row(name, *cells)
     console.print(table)
+    console.print("reward: share of right rows, columns and boxes; sampled: 4 responses per puzzle at temperature 1\n")
     for title, lines in (("SFT", sft), ("RL", rl)):
-        rewards = [line["eval/reward"] for line in lines]
+        rewards = [line["sampled/reward"] for line in lines]
         steps = f"steps {int(lines[0]['step'])} to {int(lines[-1]['step'])}"
-        console.print(f"{title:>4} {curve(rewards)}  held-out reward {rewards[0]:.3f} -> {rewards[-1]:.3f}, {steps}")
+        console.print(f"{title:>4} {curve(rewards)}  sampled reward {rewards[0]:.3f} -> {rewards[-1]:.3f}, {steps}")
     final = folder_of("rl", seed, parent)
     console.print(f"\nThe run: {final}  (metrics.jsonl, samples/, eval/, checkpoints/ in the published layout)")
-    console.print(f"Try it:  dare generate --spec {HERE / 'rl.yaml'} --model {newest_model(final)} 0310200404001043")
+    spec, model = HERE / "rl.yaml", newest_model(final)
+    console.print(f"Try it:  dare generate --spec {spec} --model {model} --plain 0310200404001043", soft_wrap=True)
 
 
 def main() -> None:
