@@ -55,4 +55,4 @@ class Bgpo(SequencePolicy):
             return total / (length * counted).sum().clamp(min=1)
         if kind == "sequence-mean-token-sum":
             return total / counted.sum().clamp(min=1)
-        return total / (length.amax() * inputs.live.draws)
+        return total / (length.amax() * len(inputs.views) / len(inputs.rows))
