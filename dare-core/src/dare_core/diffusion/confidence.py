@@ -16,14 +16,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from dare_core.diffusion.vocabulary import best_token, row_sum
+
 Ties = Literal["exact", "published"]
 
 
 def log_odds(logits: Tensor, token: Tensor) -> Tensor:
     """log(p / (1 - p)) of ``token`` [M]; -inf for an excluded token, +inf if all others are excluded."""
-    wide = logits.to(torch.float64)
-    others = wide.scatter(1, token[:, None], -torch.inf).logsumexp(dim=1)
-    return wide.gather(1, token[:, None])[:, 0] - others
+    own = logits.gather(1, token[:, None])[:, 0].to(torch.float64)
+    return own - _log_sum_exp(logits.scatter(1, token[:, None], -torch.inf))
+
+
+def _log_sum_exp(scratch: Tensor) -> Tensor:
+    """[M] float64 of [M,V], which is overwritten."""
+    peak = scratch.amax(dim=1, keepdim=True).clamp(min=torch.finfo(scratch.dtype).min)
+    mass = row_sum(scratch.sub_(peak).exp_())
+    return mass.log_() + peak[:, 0].to(torch.float64)
 
 
 def log_probability(odds: Tensor) -> Tensor:
@@ -52,12 +60,14 @@ def margin_confidence(logits: Tensor, ties: Ties = "exact") -> Tensor:
 
 def entropy(logits: Tensor) -> Tensor:
     """Entropy in nats; relative accuracy is kept as it approaches 0."""
-    wide = logits.to(torch.float64)
-    best = wide.argmax(dim=1, keepdim=True)
-    surprise = wide.logsumexp(dim=1, keepdim=True) - wide
-    # The likeliest token's -log p would be a difference of nearly equal numbers.
-    surprise = surprise.scatter(1, best, -log_probability(log_odds(wide, best[:, 0]))[:, None])
-    return torch.where(surprise == torch.inf, 0.0, torch.exp(-surprise) * surprise).sum(dim=1)
+    best = best_token(logits)
+    logp = log_probability(log_odds(logits, best))
+    # With d the distance to the likeliest token, of which logp is known: -log p = d - logp. Its own term is added
+    # apart, since -log p would be a difference of nearly equal numbers; all other terms are sums of positive ones.
+    distance = logits.gather(1, best[:, None]) - logits
+    mass = torch.exp(-distance).scatter_(1, best[:, None], 0.0)
+    weighted = row_sum(distance.clamp_(max=torch.finfo(logits.dtype).max).mul_(mass))
+    return logp.exp() * (weighted - logp * (1 + row_sum(mass)))
 
 
 def entropy_confidence(logits: Tensor, ties: Ties = "exact") -> Tensor:

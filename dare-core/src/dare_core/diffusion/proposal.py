@@ -19,10 +19,12 @@ from dare_core.diffusion.confidence import (
 from dare_core.diffusion.draws import Draws, Places
 from dare_core.diffusion.rules import Rule
 from dare_core.diffusion.sampling import Sampler, categorical, filter_logits, gumbel_scores
+from dare_core.diffusion.vocabulary import best_token
 from dare_core.types import DecodingSettings, EosRule, ModelFacts
 
-# Logits that are worked on together, in float64: half a gigabyte per copy.
-_CHUNK = 1 << 26
+# Logits that are worked on together: on a processor, what stays in its cache from one pass to the next.
+_CHUNK = {"cpu": 1 << 18}
+_OTHER_CHUNK = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Proposer:
 
     def __call__(self, logits: Tensor, places: Places) -> Proposals:
         """Proposals for ``logits`` [M,V] at ``places``; deterministic given the draws, position by position."""
-        size = max(1, _CHUNK // logits.shape[1])
+        size = max(1, _CHUNK.get(logits.device.type, _OTHER_CHUNK) // logits.shape[1])
         spans = [slice(start, start + size) for start in range(0, max(1, len(logits)), size)]
         parts = [self._propose(logits[span], places[span]) for span in spans]
         return Proposals(
@@ -97,13 +99,16 @@ class Proposer:
         return allowed
 
     def _sampling_logits(self, logits: Tensor) -> Tensor:
-        """[M,V]: temperature (1 where it is 0) and filters applied; float64 unless neither changes anything."""
+        """[M,V]: temperature (1 where it is 0) and filters applied; float64 with filters."""
         settings = self.settings
-        filtered = settings.top_p < 1 or settings.top_k or settings.min_p
-        if settings.temperature == 0 and not filtered:
-            return logits
+        warm = logits
+        if settings.temperature not in (0, 1):
+            # Differences first: a quotient of a small temperature may be too large for its dtype.
+            warm = (logits - logits.amax(dim=1, keepdim=True)).div_(settings.temperature)
+        if settings.top_p >= 1 and not settings.top_k and not settings.min_p:
+            return warm
         return filter_logits(
-            logits.to(torch.float64) / (settings.temperature or 1.0),
+            warm,
             top_p=settings.top_p,
             top_k=settings.top_k,
             min_p=settings.min_p,
@@ -112,7 +117,7 @@ class Proposer:
     def _choose(self, logits: Tensor, sampling: Tensor, places: Places) -> Tensor:
         temperature = self.settings.temperature
         if temperature == 0:
-            return sampling.argmax(dim=1)
+            return best_token(sampling)
         if self.sampler == "gumbel":
             noise = self.draws.gumbel(places, logits.shape[1])
             kept = logits.to(torch.float64).masked_fill(sampling == -torch.inf, -torch.inf)

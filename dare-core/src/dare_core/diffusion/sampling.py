@@ -1,8 +1,8 @@
-"""One token per position from its logits: temperature, filters, and draws in float64.
+"""One token per position from its logits: temperature, filters, and draws.
 
-Float64 matters: Gumbel noise computed in float32 or lower acts like a lower temperature (Zheng et al., "Masked
-Diffusion Models are Secretly Time-Agnostic Masked Models", arXiv 2409.02908). The default draw inverts the
-cumulative distribution at one uniform number per position; ``gumbel`` is LLaDA's form, with V numbers per position.
+The default draw inverts the cumulative distribution at one uniform number per position. ``gumbel`` is LLaDA's form,
+with V numbers per position, in float64: Gumbel noise of float32 or lower acts like a lower temperature (Zheng et al.,
+"Masked Diffusion Models are Secretly Time-Agnostic Masked Models", arXiv 2409.02908).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+
+from dare_core.diffusion.vocabulary import draw_by_mass
 
 Sampler = Literal["categorical", "gumbel"]
 
@@ -55,10 +57,7 @@ def categorical(logits: Tensor, uniform: Tensor) -> Tensor:
     Returns:
         [M] int64 tokens: the first whose cumulative probability exceeds ``uniform``.
     """
-    wide = logits.to(torch.float64)
-    cumulative = (wide - wide.amax(dim=1, keepdim=True)).exp().cumsum(dim=1)
-    target = uniform[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, target, right=True)[:, 0].clamp(max=logits.shape[1] - 1)
+    return draw_by_mass((logits - logits.amax(dim=1, keepdim=True)).exp_(), uniform)
 
 
 def gumbel_scores(logits: Tensor, uniform: Tensor, temperature: float) -> Tensor:
