@@ -21,17 +21,14 @@ def choice_items(
     address: Address,
     rows_per_batch: int,
 ) -> Iterator[dict[str, Any]]:
-    """One finished item per question, in order. Questions share batches; their results do not depend on it."""
-    waiting: list[tuple[Question, list[Target]]] = []
-    views = 0
+    """One finished item per question, in order.
+
+    Batches hold the views of one question only: the shape of a batch moves the last bits of a sum, and an item must
+    not depend on which other items a call happens to do.
+    """
     for question in questions:
         targets = _targets(adapter, question, settings)
-        waiting.append((question, targets))
-        views += sum(1 if len(one.continuation) == 1 else settings.draws for one in targets)
-        if views >= rows_per_batch:
-            yield from _finished(adapter, waiting, settings, address, rows_per_batch)
-            waiting, views = [], 0
-    yield from _finished(adapter, waiting, settings, address, rows_per_batch)
+        yield _item(question, targets, likelihoods(adapter, targets, settings, address, rows_per_batch=rows_per_batch))
 
 
 def _targets(adapter: ModelAdapter, question: Question, settings: LikelihoodSettings) -> list[Target]:
@@ -41,19 +38,6 @@ def _targets(adapter: ModelAdapter, question: Question, settings: LikelihoodSett
         before, target = split_tokens(adapter.text, question.prompt, continuation, end)
         found.append(Target(question=question.prompt.index, prompt=tuple(before), continuation=tuple(target)))
     return found
-
-
-def _finished(
-    adapter: ModelAdapter,
-    waiting: Sequence[tuple[Question, Sequence[Target]]],
-    settings: LikelihoodSettings,
-    address: Address,
-    rows_per_batch: int,
-) -> Iterator[dict[str, Any]]:
-    flat = [target for _, targets in waiting for target in targets]
-    estimates = iter(likelihoods(adapter, flat, settings, address, rows_per_batch=rows_per_batch))
-    for question, targets in waiting:
-        yield _item(question, targets, [next(estimates) for _ in targets])
 
 
 def _item(question: Question, targets: Sequence[Target], found: Sequence[Likelihood]) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def likelihoods(
     *,
     rows_per_batch: int,
 ) -> list[Likelihood]:
-    """One estimate per target, in order; independent of ``rows_per_batch`` and of the other targets.
+    """One estimate per target, in order; up to rounding independent of ``rows_per_batch`` and of the other targets.
 
     Raises:
         UserError: the model has no mask token, or a target does not fit it.
@@ -159,7 +159,6 @@ def likelihoods(
         for start in range(0, len(rows), rows_per_batch):
             batch = rows[start : start + rows_per_batch]
             views = _views(adapter, targets, hidden, batch, facts.mask_id)
-            # Summed in a fixed order and in float64, so that padding to a longer neighbour changes no bit.
             scores = adapter.token_logp(views).logp.to("cpu", torch.float64)
             for (index, draw), logp, scored, weight in zip(
                 batch, scores, views.scored.cpu(), views.weight.cpu(), strict=True

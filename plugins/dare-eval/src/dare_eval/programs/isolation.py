@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: an account without files of its own
 NOBODY = 65534
@@ -41,18 +41,29 @@ class Isolation:
 
 def candidates() -> list[Isolation]:
     """Every way that this system's tools might allow, strongest first."""
+    root = os.geteuid() == 0
+    fences = _fences()
+    found: list[Isolation] = []
+    if root:
+        found += [replace(one, name=f"{one.name} as nobody", account=NOBODY) for one in fences]
+        # The kernel counts processes by the real account and exempts root's; a namespace takes root's other powers.
+        other = shutil.which("setpriv")
+        if other:
+            found += [replace(one, prefix=(other, "--ruid", str(NOBODY), "--", *one.prefix)) for one in fences]
+    found += fences
+    if root:
+        found.append(Isolation("process as nobody", True, "read", NOBODY))
+    return [*found, Isolation("process", True, "read")]
+
+
+def _fences() -> list[Isolation]:
     found: list[Isolation] = []
     bubblewrap, unshare = shutil.which("bwrap"), shutil.which("unshare")
-    accounts = [NOBODY, None] if os.geteuid() == 0 else [None]
-    for account in accounts:
-        suffix = "" if account is None else " as nobody"
-        if bubblewrap:
-            prefix = _bubblewrap(bubblewrap)
-            found.append(Isolation(f"bubblewrap{suffix}", False, "hidden", account, prefix))
-        if unshare:
-            prefix = (unshare, "--user", "--net", "--pid", "--ipc", "--fork", "--kill-child", "--")
-            found.append(Isolation(f"user namespace{suffix}", False, "read", account, prefix))
-    found += [Isolation("process as nobody" if account else "process", True, "read", account) for account in accounts]
+    if bubblewrap:
+        found.append(Isolation("bubblewrap", False, "hidden", None, _bubblewrap(bubblewrap)))
+    if unshare:
+        prefix = (unshare, "--user", "--net", "--pid", "--ipc", "--fork", "--kill-child", "--")
+        found.append(Isolation("user namespace", False, "read", None, prefix))
     return found
 
 
