@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from dare_core.types import Advantages, LossInputs, LossOutput, Rollout, Verdict
+from dare_core.types import Advantages, LossInputs, LossOutput, Rollout, TreeShape, Verdict
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,6 +55,11 @@ class Algorithm(ABC):
     def uses_entropy(self) -> bool:
         """Whether the loss reads ``inputs.scores.entropy``."""
         return False
+
+    @property
+    def tree(self) -> TreeShape | None:
+        """How the responses to a prompt branch off each other; None = they are independent."""
+        return None
 
     @property
     def supervise_padding(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dare_core.types import Address, DecodingSettings, Prompt, Rollout, Watch
+from dare_core.types import Address, DecodingSettings, Prompt, Rollout, TreeShape, Watch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +26,8 @@ class RolloutRequest:
         settings: decoding protocol.
         address: seed and step of the sampling draws.
         snapshots: record inputs, guesses and confidences of every denoising forward.
+        tree: how responses of a prompt branch off each other; ``samples`` is then its number of leaves, and the
+            snapshots are its segments. Given only to backends that provide ``tree``.
         policy_version: recorded with the rollout.
         watch: called after every denoising forward, by backends that run the loop here; others never call it.
     """
@@ -35,6 +37,7 @@ class RolloutRequest:
     settings: DecodingSettings
     address: Address
     snapshots: bool = False
+    tree: TreeShape | None = None
     policy_version: int = 0
     watch: Watch | None = None
 

@@ -64,6 +64,7 @@ class OnlineJob:
             settings=self.settings,
             address=Address(self.learner.seed, "rollout", step),
             snapshots=self.snapshots,
+            tree=self.learner.algorithm.tree,
             policy_version=step,
         )
 

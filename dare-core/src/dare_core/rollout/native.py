@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dare_core.diffusion.denoise import denoise
+from collections.abc import Sequence
+from functools import partial
+
+from torch import Tensor
+
+from dare_core.diffusion.denoise import DenoiseResult, denoise
 from dare_core.diffusion.rollouts import evaluating, rollout_of, sample_rows
+from dare_core.diffusion.trees import decode_tree
 from dare_core.interfaces import ModelAdapter, RolloutBackend, RolloutRequest
 from dare_core.rollout.config import NativeSection
-from dare_core.types import Rollout
+from dare_core.types import Address, DecodingSettings, Rollout
 
 
 class NativeBackend(RolloutBackend):
@@ -27,17 +33,32 @@ class NativeBackend(RolloutBackend):
         """See the interface."""
         rows = sample_rows(self.adapter, request)
         with evaluating(self.adapter.module):
-            result = denoise(
-                self.adapter,
-                rows.tokens,
-                request.settings,
-                request.address,
-                rows.sample_id,
-                sampler=self.config.sampler,
-                ties=self.config.ties,
-                snapshots=request.snapshots,
-                rows_per_batch=self.config.rows_per_batch,
-                cache=self.config.cache == "auto",
-                watch=request.watch,
-            )
+            if request.tree is None:
+                result = self._decode(rows.tokens, request.settings, request.address, rows.sample_id, request)
+            else:
+                # Whole rows are watched and recorded, not parts of a tree.
+                decode = partial(self._decode, request=None)
+                result = decode_tree(rows, request, request.tree, self.adapter.facts, decode)
         return rollout_of(self.adapter, rows, result, request.policy_version)
+
+    def _decode(
+        self,
+        tokens: Sequence[Sequence[int]],
+        settings: DecodingSettings,
+        address: Address,
+        sample_id: Tensor,
+        request: RolloutRequest | None,
+    ) -> DenoiseResult:
+        return denoise(
+            self.adapter,
+            tokens,
+            settings,
+            address,
+            sample_id,
+            sampler=self.config.sampler,
+            ties=self.config.ties,
+            snapshots=request is not None and request.snapshots,
+            rows_per_batch=self.config.rows_per_batch,
+            cache=self.config.cache == "auto",
+            watch=None if request is None else request.watch,
+        )

@@ -11,6 +11,7 @@ from dare_core.types.examples import Demonstration, Message, Pair, Prompt, Verdi
 from dare_core.types.model import AttentionLayout, ModelFacts
 from dare_core.types.seeding import Address
 from dare_core.types.steps import DenoisingStep, Watch
+from dare_core.types.tree import TreeShape
 from dare_core.types.views import Scores, Views
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "Snapshots",
     "StepFinished",
     "Trace",
+    "TreeShape",
     "Verdict",
     "VerdictStatus",
     "Views",

@@ -84,7 +84,10 @@ class PairRows(Rows):
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshots:
-    """States of single denoising forwards.
+    """States of single denoising forwards; of rollouts that branch, the segments of their trees.
+
+    A segment's ``inputs`` are the canvas at a branch and its ``predicted`` the canvas at the next one, whose other
+    positions are still masked; ``row`` is the first response below it, ``step`` the forwards before it.
 
     Attributes:
         inputs: [S,L] int64 canvas before the forward.
