@@ -26,6 +26,9 @@ test-core:
 	! $(CORE)/env/bin/python -c 'import torch' 2> /dev/null
 	$(CORE)/env/bin/python -m pytest tests/control
 
+test-gpu: $(VENV)/.tools
+	$(BIN)/python -m pytest -m gpu $(ARGS)
+
 lint: $(VENV)/.tools
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

@@ -49,9 +49,15 @@ class Family:
     spread: Mapping[str, Any] = field(default_factory=lambda: {"initializer_range": 0.2})
 
     def load(
-        self, folder: Path, dtype: torch.dtype = torch.float32, *, seed: int = 0, **section: Any
+        self,
+        folder: Path,
+        dtype: torch.dtype = torch.float32,
+        *,
+        seed: int = 0,
+        device: torch.device = CPU,
+        **section: Any,
     ) -> TransformerAdapter:
-        return self.adapter.load(self.section(path=str(folder), **section), device=CPU, dtype=dtype, seed=seed)
+        return self.adapter.load(self.section(path=str(folder), **section), device=device, dtype=dtype, seed=seed)
 
 
 FAMILIES = (

@@ -1,0 +1,76 @@
+"""What only a CUDA device can show. ``make test-gpu`` runs these; elsewhere they are skipped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from dare_core.testing.command import run_dare_here
+from dare_core.testing.goldens import find_cases
+from dare_llada.adapter import LladaAdapter
+from dare_llada.config import LladaSection
+from dare_llada.testing import write_llada_checkpoint
+from tests.executor.families import FAMILIES
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+ROOT = Path(__file__).parents[2]
+GOLDENS = ROOT / "tests" / "goldens" / "data" / "models" / "llada"
+SIZES = (
+    "rollout.new_tokens=8",
+    "rollout.block_length=4",
+    "rollout.steps_total=4",
+    "optim.batch_size=4",
+    "algorithm.group_size=2",
+    "algorithm.inner_updates=2",
+)
+
+
+def test_llada_logits_match_the_published_ones():
+    section = LladaSection(path=str(GOLDENS / "checkpoint"))
+    adapter = LladaAdapter.load(section, device=torch.device("cuda"), dtype=torch.float32)
+    case = next(case for case in find_cases(GOLDENS) if case.kind == "logits" and "no padding" in case.topic)
+    tokens = case.tensors["input_ids"].cuda()
+    everywhere = torch.ones_like(tokens, dtype=torch.bool)
+    none = torch.zeros(len(tokens), dtype=torch.int64, device="cuda")
+    got = adapter.logits(tokens, everywhere, everywhere, layout=adapter.facts.layout, prompt_length=none)
+    case.close("logits", got.reshape(*tokens.shape, -1).cpu())
+
+
+@pytest.mark.parametrize("update", ["direct", "two-pass"])
+def test_bfloat16_autocast_trains_by_either_update(tmp_path, update):
+    model = write_llada_checkpoint(tmp_path / "model", max_sequence_length=1024)
+    changes = (
+        f"model.path={model}",
+        "model.device=cuda",
+        f"run.folder={tmp_path}",
+        "run.steps=3",
+        "data.limit=40",
+        "peft.r=2",
+        f"engine.update={update}",
+        "engine.autocast=bfloat16",
+        *SIZES,
+    )
+    sets = [word for change in changes for word in ("--set", change)]
+    result = run_dare_here("run", str(ROOT / "examples/llada-gsm8k-d1.yaml"), *sets, folder=ROOT)
+    assert result.code == 0, result.stderr
+    lines = [json.loads(line) for line in (tmp_path / "llada-gsm8k-d1/metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 3
+    assert all(line["loss"] is not None and line["optim/skipped"] == 0 for line in lines)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.kind)
+def test_a_family_scores_the_same_on_both_devices(tmp_path, family):
+    folder = family.write(tmp_path)
+    adapters = [family.load(folder, device=torch.device(name)) for name in ("cpu", "cuda")]
+    tokens = torch.arange(12).reshape(2, 6) + 3
+    everywhere = torch.ones_like(tokens, dtype=torch.bool)
+    prompt = torch.full((2,), 2)
+    on_cpu, on_gpu = (
+        adapter.logits(tokens, everywhere, everywhere, layout=adapter.facts.layout, prompt_length=prompt).cpu()
+        for adapter in adapters
+    )
+    torch.testing.assert_close(on_cpu, on_gpu, rtol=1e-3, atol=1e-3)
