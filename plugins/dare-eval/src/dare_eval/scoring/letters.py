@@ -8,7 +8,8 @@ from dare_eval.answers import marked_answer
 
 _PATTERN = re.compile(r"answer\s*:\s*([A-P])", re.IGNORECASE)
 _ANNOUNCED = re.compile(r"\b(?:answer|choice|option)\b(?:\s+is)?[\s:*]*\(?([A-Z])\b(?!['’])", re.IGNORECASE)
-_ALONE = re.compile(r"\s*[\s(*]*([A-Za-z])[.):*]*(?:\s|$)")
+_MARKED = re.compile(r"[\s(*]*([A-Za-z])(?![A-Za-z0-9])")
+_ALONE = re.compile(r"[\s(*]*([A-Za-z])(?:[.):,*]+(?:\s|$)|[^\S\n]*(?:\n|$))")
 
 
 def announced_letter(response: str) -> str:
@@ -22,7 +23,7 @@ def chosen_letter(response: str, choices: int) -> str | None:
     else begins with ("B", "(B)", "B. because"). None if there is none or it names no choice."""
     marked = marked_answer(response)
     if marked is not None:
-        found = _ALONE.match(marked.replace("\\text{", "").replace("}", ""))
+        found = _MARKED.match(marked.replace("\\text{", "").replace("}", ""))
         letter = found[1] if found else None
     else:
         announced = _ANNOUNCED.findall(response)
