@@ -40,7 +40,9 @@ def test_qualified_name_of_the_wrong_distribution_names_the_right_one(tmp_path: 
     with installed(tmp_path, declares("dare-foo", "mine"), declares("dare-bar", "other")):
         catalog = Catalog.load()
     text = problem_of(catalog, Slot.ALGORITHM, "dare-bar:mine")
-    assert "dare-bar 1.0 does not offer it, but dare-foo:mine exist" in text
+    assert "dare-bar 1.0 does not offer it, but there is dare-foo:mine" in text
+    assert "dare-fo is not installed, but there is dare-foo:mine" in problem_of(catalog, Slot.ALGORITHM, "dare-fo:mine")
+    assert "unknown algorithm ':mine'; did you mean 'mine'?" in problem_of(catalog, Slot.ALGORITHM, ":mine")
 
 
 def test_unknown_kind_names_near_kinds(tmp_path: Path):

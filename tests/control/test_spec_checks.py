@@ -70,7 +70,7 @@ def test_lengths_beyond_the_models_positions_are_refused(specs: Specs):
     spec = SPEC.replace('prompt: "{q}"', 'prompt: "{q}", max_prompt_tokens: 40')
     (line,) = specs.lines(spec)
     assert line.startswith("spec.yaml:1: rollout.new_tokens")
-    assert "data.max_prompt_tokens 40 + rollout.new_tokens 64 exceeds the model's 100 positions" in line
+    assert "data.max_prompt_tokens 40 + new_tokens 64 exceeds the model's 100 positions" in line
     (line,) = specs.lines(OFFLINE.replace('reference: "{a}"', 'completion: "{a}", max_tokens: 101'))
     assert "spec.yaml:4: data.max_tokens: max_tokens 101 exceeds the model's 100 positions" in line
 
@@ -146,7 +146,25 @@ def test_model_that_no_family_recognises_lists_the_families(specs: Specs):
 
 def test_unknown_ending_of_data_needs_a_kind(specs: Specs):
     (line,) = specs.lines(SPEC.replace("rows.jsonl", "rows.csv"))
-    assert "data.kind: missing key; installed: datasets, jsonl, parquet" in line
+    assert "data.kind: missing key; the ending of 'rows.csv' does not tell it; installed: datasets, jsonl" in line
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ("{path: empty, prompt: x}", "data.path: not a folder written by save_to_disk"),
+        ("{path: saved, prompt: x}", "data.path: no split was chosen; 'split' may be train"),
+        ("{path: empty, kind: jsonl, prompt: x}", "data.path: the folder holds no file ending in .jsonl or .jsonl.gz"),
+        ("{path: 'part-*.jsonl', prompt: x}", "data.path: no such file or folder"),
+    ],
+)
+def test_data_without_what_its_reader_needs_is_refused(specs: Specs, data: str, says: str):
+    Path("empty").mkdir()
+    Path("saved/train").mkdir(parents=True)
+    Path("saved/dataset_dict.json").write_text("{}")
+    Path("saved/train/state.json").write_text("{}")
+    (line,) = specs.lines(SPEC.replace('{path: rows.jsonl, prompt: "{q}", reference: "{a}"}', data))
+    assert line.startswith(f"spec.yaml:4: {says}")
 
 
 def test_metrics_that_nothing_writes_cannot_be_watched(specs: Specs):

@@ -131,6 +131,32 @@ def test_wrong_section_is_named_with_its_line(specs: Specs, section: str, says: 
     assert all(line.startswith("spec.yaml:7: ") for line in lines)
 
 
+def test_wrong_template_is_named_with_its_line(specs: Specs):
+    data = 'data:\n  path: rows.jsonl\n  reference: "{a}"\n  prompt: {prompt}\n'
+    head, tail = SPEC.split("data:")[0], "reward" + SPEC.split("\nreward")[1]
+    for prompt, says in (
+        ("'{q'", "data.prompt: a single '{' in template '{q'"),
+        ("[{role: user, content: '{}'}]", "data.prompt: {} in template '{}' is not a field name"),
+        ("[]", "data.prompt: a list without turns"),
+    ):
+        (line,) = specs.lines(head + data.replace("{prompt}", prompt) + tail)
+        assert line.startswith(f"spec.yaml:7: {says}")
+
+
+def test_wrong_selection_rule_and_all_its_wrong_options_are_one_line(specs: Specs):
+    (line,) = specs.lines(SPEC + "rollout:\n  selection: {kind: entropi}\n")
+    assert line.startswith("spec.yaml:8: rollout.selection: kind: unknown selection rule 'entropi'")
+    (line,) = specs.lines(SPEC + "rollout:\n  selection: {kind: entropy, options: {a: 1, b: 2}}\n")
+    assert "options.a: unknown option" in line
+    assert "options.b: unknown option" in line
+    assert "\n" not in line
+
+
+def test_spec_without_an_algorithm_is_not_asked_for_what_algorithms_give(specs: Specs):
+    (line,) = specs.lines(SPEC.replace("algorithm: group-pg\n", ""))
+    assert line.startswith("spec.yaml:1: algorithm: missing section")
+
+
 def test_templates_may_be_text_or_messages(specs: Specs):
     (line,) = specs.lines(SPEC.replace('"{q}"', "[{role: user}]"))
     assert "spec.yaml:4: data.prompt.0.content: missing key for 'jsonl'" in line

@@ -75,8 +75,8 @@ class Catalog:
             UserError: nobody offers it (names near kinds and the package to install), several distributions do
                 (names them), or the plugin that offers it is broken or switched off (names it and the reason).
         """
-        distribution, _, kind = name.rpartition(":")
-        owner = canonicalize_name(distribution) if distribution else None
+        distribution, colon, kind = name.rpartition(":")
+        owner = canonicalize_name(distribution) if colon else None
         found = [
             item
             for item in self._by_slot[slot]

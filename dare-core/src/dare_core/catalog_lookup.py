@@ -52,13 +52,12 @@ def unknown(slot: Slot, name: str, installed: Sequence[Registered], reports: Seq
 def _owner_hint(owner: str, kind: str, installed: Sequence[Registered], present: Mapping[str, str]) -> str:
     """For ``distribution:kind``: what the distribution has, or who else has the kind."""
     distribution = canonicalize_name(owner)
-    if distribution not in present:
-        remedy = f": pip install {distribution}" if distribution in OFFICIAL else ""
-        return f"{distribution} is not installed{remedy}"
     others = [item.qualified for item in installed if item.component.kind == kind]
-    return f"{distribution} {present[distribution]} does not offer it" + (
-        f", but {' and '.join(others)} exist" if others else ""
-    )
+    elsewhere = f", but there is {' and '.join(others)}" if others else ""
+    if distribution in present:
+        return f"{distribution} {present[distribution]} does not offer it{elsewhere}"
+    remedy = f": pip install {distribution}" if distribution in OFFICIAL else ""
+    return f"{distribution} is not installed{remedy or elsewhere}"
 
 
 def _kind_hint(slot: Slot, kind: str, known: Sequence[str], present: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Which files a data section's path names, and their hash."""
+"""Which files or folder a data section's path names, and the files' hash."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pathlib import Path
 from dare_core.errors import Problem, UserError
 
 _CHUNK = 1 << 20
+#: what `save_to_disk` of the datasets library leaves in the folder of one split, and in that of several
+_ONE_SPLIT = "state.json"
+_SPLITS = "dataset_dict.json"
 
 
 def matching_files(path: str, suffixes: tuple[str, ...]) -> list[Path]:
@@ -33,12 +36,36 @@ def matching_files(path: str, suffixes: tuple[str, ...]) -> list[Path]:
     raise UserError(missing_path(path))
 
 
+def split_folder(path: str, split: str | None) -> Path:
+    """The folder of one split below a folder written by `save_to_disk` of the datasets library.
+
+    Raises:
+        UserError: not such a folder, or a split is missing, unknown, or named where there is only one.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UserError(missing_path(path))
+    if (folder / _ONE_SPLIT).is_file():
+        if split is not None:
+            message = f"split '{split}' was asked for, but the folder holds one unnamed split"
+            raise UserError(Problem(message, where=path, hint="leave 'split' out"))
+        return folder
+    if not (folder / _SPLITS).is_file():
+        message = f"not a folder written by save_to_disk: it has neither {_ONE_SPLIT} nor {_SPLITS}"
+        raise UserError(Problem(message, where=path, hint="folders of other files need 'kind'"))
+    splits = sorted(state.parent.name for state in folder.glob(f"*/{_ONE_SPLIT}"))
+    if split not in splits:
+        given = "no split was chosen" if split is None else f"there is no split '{split}'"
+        raise UserError(Problem(given, where=path, hint=f"'split' may be {', '.join(splits)}"))
+    return folder / str(split)
+
+
 def missing_path(path: str) -> Problem:
     """The problem that nothing is at ``path``, with the place where the search ended."""
     looked = Path(path).absolute()
     parent = next(folder for folder in looked.parents if folder.is_dir())
     return Problem(
-        f"there is nothing at {looked}",
+        f"no such file or folder: {looked}",
         where=path,
         hint=f"paths are relative to the working directory; {parent} is the last folder that exists",
     )

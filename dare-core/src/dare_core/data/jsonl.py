@@ -6,11 +6,14 @@ import gzip
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from dare_core.data.files import hash_files, matching_files
+from dare_core.data.files import hash_files
 from dare_core.errors import Problem, UserError
 from dare_core.interfaces.data import DataSource
+
+if TYPE_CHECKING:
+    from dare_core.data.config import JsonLinesSection
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -18,17 +21,16 @@ _GZIP_MAGIC = b"\x1f\x8b"
 class JsonLines(DataSource):
     """One JSON object per line; blank lines are skipped; gzip is recognised by content, not by name."""
 
+    config: JsonLinesSection
+
     def rows(self) -> Iterator[tuple[str, Mapping[str, Any] | Problem]]:
         """See :meth:`DataSource.rows`. A line that is not a JSON object is given as a problem."""
-        for path in self._files():
+        for path in self.config.files():
             yield from _read(path)
 
     def fingerprint(self) -> str:
         """Hash of the files as they are on disk."""
-        return hash_files(self._files())
-
-    def _files(self) -> list[Path]:
-        return matching_files(self.config.path, (".jsonl", ".jsonl.gz"))
+        return hash_files(self.config.files())
 
 
 def _read(path: Path) -> Iterator[tuple[str, Mapping[str, Any] | Problem]]:

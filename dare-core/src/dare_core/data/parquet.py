@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dare_core.data.files import hash_files, matching_files
+from dare_core.data.files import hash_files
 from dare_core.errors import Problem, UserError
 from dare_core.interfaces.data import DataSource
+
+if TYPE_CHECKING:
+    from dare_core.data.config import ParquetSection
 
 _ROWS_AT_ONCE = 1024
 
@@ -16,12 +18,14 @@ _ROWS_AT_ONCE = 1024
 class Parquet(DataSource):
     """Rows of one or several files; nested columns become mappings and lists."""
 
+    config: ParquetSection
+
     def rows(self) -> Iterator[tuple[str, Mapping[str, Any] | Problem]]:
         """See :meth:`DataSource.rows`."""
         import pyarrow as pa
         from pyarrow import parquet
 
-        for path in self._files():
+        for path in self.config.files():
             try:
                 with parquet.ParquetFile(path) as file:
                     number = 0
@@ -34,7 +38,4 @@ class Parquet(DataSource):
 
     def fingerprint(self) -> str:
         """Hash of the files as they are on disk."""
-        return hash_files(self._files())
-
-    def _files(self) -> list[Path]:
-        return matching_files(self.config.path, (".parquet",))
+        return hash_files(self.config.files())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator
 
 from dare_core.diffusion.rules import find_rule
-from dare_core.errors import UserError
-from dare_core.spec.sections import RolloutSection
+from dare_core.errors import Problem, UserError
+from dare_core.spec.sections import RolloutSection, SelectionSection
 from dare_core.types import SelectionRule
 
 
@@ -35,10 +36,17 @@ class DenoisingSection(RolloutSection):
         reason = f"rollout.selection {rule.kind!r} replaces committed tokens"
         return dict.fromkeys(("commit-step", "logp"), reason)
 
-    @model_validator(mode="after")
-    def _known_selection(self) -> DenoisingSection:
+    @field_validator("selection")
+    @classmethod
+    def _known_selection(cls, selection: SelectionSection) -> SelectionSection:
         try:
-            find_rule(SelectionRule(self.selection.kind, dict(self.selection.options)))
+            find_rule(SelectionRule(selection.kind, dict(selection.options)))
         except UserError as error:
-            raise ValueError(str(error)) from error
-        return self
+            raise ValueError("; ".join(_below_selection(problem) for problem in error.problems)) from error
+        return selection
+
+
+def _below_selection(problem: Problem) -> str:
+    """The problem without the path that the section itself adds."""
+    place = (problem.path or "").removeprefix("rollout.selection.")
+    return str(replace(problem, path=place or None))

@@ -153,8 +153,7 @@ def _lengths(draft: Draft, facts: ModelFacts | None) -> Iterator[Problem]:
         if total > facts.max_positions:
             parts = f"data.max_prompt_tokens {prompt} + " if prompt else ""
             yield Problem(
-                f"{parts}rollout.new_tokens {rollout.config.new_tokens} exceeds the model's {facts.max_positions} "
-                "positions",
+                f"{parts}new_tokens {rollout.config.new_tokens} exceeds the model's {facts.max_positions} positions",
                 "rollout.new_tokens",
                 draft.place("rollout.new_tokens"),
             )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from glob import iglob
+from dataclasses import replace
 from pathlib import Path
 
 from dare_core.components import Slot
-from dare_core.errors import Problem
+from dare_core.errors import Problem, UserError
 from dare_core.spec.draft import Draft
+from dare_core.spec.options import is_folder
 from dare_core.spec.sections import DataSection, ModelSection
 from dare_core.spec.selection import read_config
 
@@ -26,9 +27,18 @@ def files_missing(draft: Draft) -> Iterator[Problem]:
         if reason:
             yield Problem(reason, "peft.adapter", draft.place("peft.adapter"))
     for path, config in draft.configs(Slot.DATA):
-        if isinstance(config, DataSection) and not _exists(config.path):
-            message = f"no such file or folder: {Path(config.path).absolute()}"
-            yield Problem(message, f"{path}.path", draft.place(f"{path}.path"))
+        if isinstance(config, DataSection):
+            yield from _data_files(config, f"{path}.path", draft)
+
+
+def _data_files(config: DataSection, path: str, draft: Draft) -> Iterator[Problem]:
+    try:
+        config.check_files()
+    except UserError as error:
+        for problem in error.problems:
+            yield replace(problem, path=path, where=draft.place(path))
+    except (OSError, ValueError) as error:
+        yield Problem(f"cannot be looked at: {error}", path, draft.place(path))
 
 
 def _model_files(config: ModelSection, draft: Draft) -> Iterator[Problem]:
@@ -49,16 +59,8 @@ def _model_files(config: ModelSection, draft: Draft) -> Iterator[Problem]:
 
 def _folder_with(folder: str, names: tuple[str, ...]) -> str | None:
     """Why ``folder`` is not a folder that has one of ``names``."""
-    if not _exists(folder) or not Path(folder).is_dir():
+    if not is_folder(folder):
         return f"no such folder: {Path(folder).absolute()}"
     if not any((Path(folder) / name).is_file() for name in names):
         return f"{folder} has none of {', '.join(names)}"
     return None
-
-
-def _exists(path: str) -> bool:
-    try:
-        # Readers of several files take patterns.
-        return Path(path).exists() or next(iglob(path, recursive=True), None) is not None
-    except (OSError, ValueError):
-        return False

@@ -144,7 +144,10 @@ def read_text(text: str, name: str, source: str, *, lines: bool = True) -> tuple
         reason = error.problem or error.context or "cannot be parsed"
         return None, [Problem(f"not valid YAML: {reason}", where=where, hint=error.note)]
     except yaml.YAMLError as error:
-        return None, [Problem(f"not valid YAML: {' '.join(str(error).split())}", where=name)]
+        found = yaml.reader.Reader.NON_PRINTABLE.search(text)
+        reason = f"the character {found[0]!r} is not allowed" if found else " ".join(str(error).split())
+        where = f"{name}:{text.count(chr(10), 0, found.start()) + 1}" if found and lines else name
+        return None, [Problem(f"not valid YAML: {reason}", where=where)]
     except RecursionError:
         return None, [Problem("not valid YAML: nested too deeply", where=name)]
     if composed is None:
@@ -194,8 +197,10 @@ class _Reader:
         """``line`` is that of the node's key, if it has one."""
         origin = self._origin(node.start_mark.line if line is None else line)
         self._count += 1
-        if self._count > _MOST_NODES or depth > _DEEPEST:
-            self._stop("too many values, or an alias of itself: aliases are copied where they are used", origin)
+        if self._count > _MOST_NODES:
+            self._stop(f"more than {_MOST_NODES} values; aliases are copied where they are used", origin)
+        if depth > _DEEPEST:
+            self._stop(f"nested more than {_DEEPEST} deep, or an alias of itself", origin)
         if self.stopped:
             return Node(None, origin)
         if node.tag not in ("plain", "quoted", "collection"):

@@ -139,6 +139,7 @@ def _other(path: Path, error: ErrorDetails, section: Section) -> Problem:
         mentioned = _mentioned(message, node)
         if mentioned is not None:
             path, node = (mentioned,), node.entries[mentioned]
+            message = message.removeprefix(f"{mentioned}: ")
     where, hint = _place(node or section.node, section, whole=whole)
     return Problem(message, _dotted(section, path), where, hint)
 

@@ -86,7 +86,7 @@ def _resolve(user: Node, catalog: Catalog, files: Sequence[str], problems: list[
     problems = [*problems, *_check_top_level(user)]
     user = Node({name: _without_null_kind(node) for name, node in user.entries.items()}, user.origin)
     selection = select(user, catalog, SECTIONS)
-    settled = selection.kinds.keys() == selection.picked.keys()
+    settled = selection.kinds.keys() == selection.picked.keys() and Slot.ALGORITHM in selection.picked
     reader = OptionReader(catalog, _keys_elsewhere(selection), problems, settled=settled)
     draft = _draft(selection, user, reader)
     facts, found = check_draft(draft, catalog)

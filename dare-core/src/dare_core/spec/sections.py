@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from glob import iglob
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
 from dare_core.api import SectionConfig
+from dare_core.errors import Problem, UserError
 from dare_core.types.decoding import DecodingSettings, EosRule, Schedule, SelectionRule
 from dare_core.types.model import AttentionLayout, ModelFacts
 
@@ -122,6 +125,15 @@ class DataSection(SectionConfig):
         if self.chosen is not None:
             words.add("pairs")
         return frozenset(words)
+
+    def check_files(self) -> None:
+        """Whether something is at `path` for the reader. Part of validation; reads no row.
+
+        Raises:
+            UserError: there is not, or not what the reader needs.
+        """
+        if not Path(self.path).exists() and next(iglob(self.path, recursive=True), None) is None:
+            raise UserError(Problem(f"no such file or folder: {Path(self.path).absolute()}"))
 
 
 class SelectionSection(SectionConfig):

@@ -104,7 +104,11 @@ def missing_kind(slot: Slot, section: Node | None, root: Node, catalog: Catalog)
         return Problem(message, "model.path", path.where, f"name the family by 'kind'; installed: {kinds}")
     if section is None or not section.entries:
         return Problem("missing section", str(slot), where, f"name its kind; installed: {kinds}")
-    return Problem("missing key", f"{slot}.kind", where, f"installed: {kinds}")
+    hint = f"installed: {kinds}"
+    named = section.entries.get("path")
+    if slot is Slot.DATA and named is not None and isinstance(named.value, str):
+        hint, where = f"the ending of {named.value!r} does not tell it; {hint}", named.where or where
+    return Problem("missing key", f"{slot}.kind", where, hint)
 
 
 def published_config(section: Node) -> tuple[Mapping[str, object] | None, str | None]:
