@@ -17,6 +17,7 @@ from dare_algos_grpo.config import (
     CoupledGrpoSection,
     CoupledSection,
     D1Section,
+    DTreeRpoSection,
     JustGrpoSection,
     LeftToRightSection,
     MdpoSection,
@@ -28,6 +29,7 @@ from dare_algos_grpo.config import (
 )
 from dare_algos_grpo.coupled_grpo import CoupledGrpo
 from dare_algos_grpo.d1 import D1
+from dare_algos_grpo.dtreerpo import DTreeRpo
 from dare_algos_grpo.estimators.coupled import Coupled
 from dare_algos_grpo.estimators.left_to_right import LeftToRight
 from dare_algos_grpo.estimators.one_step import OneStep
@@ -53,6 +55,10 @@ def example(kind: str) -> ModuleType:
 class Setting:
     """An example's three policies, and one rollout of it in the product's form."""
 
+    progress = Progress(0, 1)
+    #: rows per prompt that the example is given; None = its group
+    repeats: int | None = None
+
     def __init__(self, kind: str) -> None:
         self.module = example(kind)
         self.generator = torch.Generator().manual_seed(3)
@@ -62,7 +68,7 @@ class Setting:
             for mine, theirs in zip(policy.parameters(), self.live.parameters(), strict=True):
                 mine.data = 0.3 * mine.data + 0.7 * theirs.data
         prompts = torch.randint(0, 4, (2, self.module.PROMPT), generator=self.generator)
-        prompts = prompts.repeat_interleave(self.module.GROUP, dim=0)
+        prompts = prompts.repeat_interleave(self.repeats or self.module.GROUP, dim=0)
         self.keep(self.module.sample(self.old, prompts, 1.0, self.generator))
         self.uniform = torch.rand(self.tokens.shape, generator=self.generator, dtype=torch.float64)
 
@@ -94,7 +100,7 @@ class Setting:
             algorithm=algorithm,
             rows=rollout,
             views=views,
-            progress=Progress(0, 1),
+            progress=self.progress,
             advantages=algorithm.advantages(rollout, self.verdicts()),
             old=estimate(self.old),
             reference=estimate(self.base),
@@ -205,8 +211,41 @@ class StepSetting(Setting):
             row=torch.arange(rows).repeat_interleave(steps),
             step=torch.arange(steps).repeat(rows),
         )
-        made = super().rollout()
-        return replace(made, trace=replace(made.trace, snapshots=snapshots))
+        return with_snapshots(super().rollout(), snapshots)
+
+
+class TreeSetting(Setting):
+    """An example whose rollouts branch once."""
+
+    progress = Progress(50, 100)
+    repeats = 1
+
+    def keep(self, out: tuple[torch.Tensor, ...]) -> None:
+        self.parents, self.children = out
+        # Two prompts; the finished responses stand last.
+        self.tokens = self.children[-2 * self.module.GROUP :]
+        self.commit_step = torch.full(self.tokens.shape, -1)
+        self.rewards = self.module.reward(self.tokens)
+
+    def rollout(self) -> Rollout:
+        leaves, halves = len(self.tokens), len(self.parents) - len(self.tokens)
+        row = torch.cat([torch.arange(halves) * self.module.BRANCH, torch.arange(leaves)])
+        step = torch.cat([torch.zeros(halves), torch.full((leaves,), self.module.HALF)]).long()
+        parent = torch.cat([torch.full((halves,), -1), torch.arange(leaves) // self.module.BRANCH])
+        order = (row * 99 + step).argsort()
+        snapshots = Snapshots(
+            inputs=self.parents[order],
+            predicted=self.children[order],
+            confidence=torch.ones(self.parents.shape),
+            row=row[order],
+            step=step[order],
+            parent=torch.where(parent >= 0, order.argsort()[parent], -1)[order],
+        )
+        return with_snapshots(super().rollout(), snapshots)
+
+
+def with_snapshots(rollout: Rollout, snapshots: Snapshots) -> Rollout:
+    return replace(rollout, trace=replace(rollout.trace, snapshots=snapshots))
 
 
 def test_mdpo_in_one_file_is_the_product():
@@ -224,7 +263,25 @@ def test_mdpo_in_one_file_is_the_product():
     assert_same(s.product(algorithm, estimator, views), s.shown(shown))
 
 
-@pytest.mark.parametrize("kind", ["d1", "coupled-grpo", "cj-grpo", "wd1", "justgrpo", "mdpo", "tracerl"])
+def test_d_treerpo_in_one_file_is_the_product():
+    s = TreeSetting("d-treerpo")
+    estimates = [s.module.log_likelihoods(policy, s.parents, s.children) for policy in (s.live, s.old, s.base)]
+    shown = s.module.loss(
+        *(e.detach() if i else e for i, e in enumerate(estimates)),
+        s.parents,
+        s.children,
+        s.module.advantages(s.rewards),
+        0.5,
+    )
+    size = {"root_branches": s.module.ROOT, "branches": s.module.BRANCH, "group_size": s.module.GROUP}
+    algorithm = DTreeRpo(DTreeRpoSection(**size, distill_steps=100))
+    estimator = StepGuesses(SnapshotsSection(scored_tokens="completion"))
+    context = plan_context(s.module.MASK)
+    views = estimator.plan(s.rollout(), replace(context, facts=replace(context.facts, eos_ids=(s.module.EOS,))))
+    assert_same(s.product(algorithm, estimator, views), s.shown(shown))
+
+
+@pytest.mark.parametrize("kind", ["d1", "coupled-grpo", "cj-grpo", "wd1", "justgrpo", "mdpo", "tracerl", "d-treerpo"])
 def test_the_example_learns(kind):
     history = example(kind).train()
     assert sum(history[-5:]) > sum(history[:5]) + 1.0

@@ -39,6 +39,7 @@ def build(item, **options):
     """A component by its config's defaults and these options, in groups of 3 where it forms groups."""
     fields = CATALOG.config_class(item).model_fields
     options |= {"group_size": 3} if "group_size" in fields else {}
+    options |= {"root_branches": 3, "branches": 1} if "root_branches" in fields else {}
     return CATALOG.target_class(item)(CATALOG.config_class(item)(**options))
 
 
@@ -85,6 +86,7 @@ def rows_for(item, learner):
         settings=SETTINGS.settings(),
         address=Address(7, "rollout", 0),
         snapshots="snapshots" in needs,
+        tree=learner.algorithm.tree,
     )
     rollout = NativeBackend(SETTINGS, toy).generate(request)
     # As if every answer ended, for algorithms that count others as wrong.

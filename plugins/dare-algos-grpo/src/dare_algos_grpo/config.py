@@ -8,6 +8,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from dare_core.api import SectionConfig
 from dare_core.spec.sections import GroupAlgorithmSection
+from dare_core.types import TreeShape
 
 TokenReduction = Literal["token-mean", "sequence-mean-token-sum", "sequence-mean-token-mean", "fixed-length"]
 
@@ -186,6 +187,48 @@ class TraceRlSection(ClippedPolicySection):
     )
 
 
+class DTreeRpoSection(ClippedPolicySection):
+    """d-TreeRPO."""
+
+    group_size: int = Field(16, ge=2, description="Leaves per prompt: root_branches x branches^(levels - 1).")
+    root_branches: PositiveInt = Field(4, description="Continuations of the fully masked response.")
+    branches: PositiveInt = Field(4, description="Continuations of every later canvas that branches.")
+    levels: PositiveInt = Field(2, description="Stages of equal length that a response is decoded in.")
+    inner_updates: PositiveInt = Field(12, description="Optimizer steps that reuse one rollout (mu).")
+    baseline: Literal["mean", "leave-one-out"] = Field(
+        "leave-one-out", description="Subtracted from a value: the siblings' mean with or without its own."
+    )
+    lone_row: Literal["zero", "raw"] = Field(
+        "raw", description="Advantage of a segment without judged siblings: 0, or its value."
+    )
+    clip_range: float = Field(0.4, ge=0, lt=1, description="How far the ratio may fall below 1.")
+    kl_weight: float = Field(0.01, ge=0, description="Weight of the KL term to the reference policy (beta); 0 = off.")
+    trained_tokens: Literal["response"] = Field("response", description="Every token that a segment adds and scores.")
+    reduction: Literal["segment-mean"] = Field(
+        "segment-mean", description="Token mean per segment, then over segments."
+    )
+    distill_weight: float = Field(3e-3, ge=0, description="Weight of self-distillation at its end (lambda); 0 = off.")
+    distill_growth: float = Field(2.0, gt=0, description="How late the weight rises (gamma).")
+    distill_temperature: float = Field(
+        2.0, gt=0, description="Temperature of the siblings' weights at the start (tau)."
+    )
+    distill_cooling: float = Field(0.7, ge=0, description="How fast that temperature falls to 0.")
+    distill_steps: PositiveInt = Field(
+        30000, description="Optimizer steps until weight and temperature reach their end."
+    )
+
+    @property
+    def tree(self) -> TreeShape:
+        """How responses branch."""
+        return TreeShape(self.root_branches, self.branches, self.levels)
+
+    @model_validator(mode="after")
+    def _leaves(self) -> DTreeRpoSection:
+        if self.group_size != self.tree.leaves:
+            raise ValueError(f"group_size {self.group_size} must be the number of leaves, {self.tree.leaves}")
+        return self
+
+
 class Wd1Section(GroupPolicySection):
     """wd1."""
 
@@ -230,6 +273,9 @@ class SnapshotsSection(SectionConfig):
 
     temperature: float | None = Field(
         None, gt=0, description="Logits are divided by it; null = the rollout's sampling temperature."
+    )
+    scored_tokens: Literal["response", "completion"] = Field(
+        "response", description="Every token of a guess, or those up to and including its first end token."
     )
 
 

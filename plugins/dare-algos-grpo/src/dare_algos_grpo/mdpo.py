@@ -16,46 +16,20 @@ temperature. The authors accumulate the chosen steps into one optimizer step; so
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from dare_algos_grpo.config import MdpoSection
 from dare_algos_grpo.estimators.snapshots import recorded_snapshots
-from dare_algos_grpo.policy import ClippedPolicy
+from dare_algos_grpo.snapshot_policy import SnapshotPolicy, StepTable
 from dare_core.objectives.advantages import group_relative, kept_groups, score_metrics, verdict_scores
 from dare_core.objectives.reductions import step_mean
 from dare_core.objectives.steps import most_important, step_values
 from dare_core.types import Advantages, LossInputs, Rollout, Rows, Snapshots, Verdict
 
 
-@dataclass(frozen=True)
-class StepTable:
-    """Where each snapshot stands in a table of rows and steps.
-
-    Attributes:
-        present: [B,T] bool steps that a row has.
-        place: [S] int64 flat place of each snapshot, increasing.
-    """
-
-    present: Tensor
-    place: Tensor
-
-    @classmethod
-    def of(cls, snapshots: Snapshots, rows: int) -> StepTable:
-        """The table of a rollout's snapshots, which stand in the order of rows and forwards."""
-        steps = int(snapshots.step.max()) + 1 if len(snapshots.step) else 1
-        place = snapshots.row * steps + snapshots.step
-        present = torch.zeros(rows * steps, dtype=torch.bool, device=place.device).index_fill(0, place, True)
-        return cls(present.view(rows, steps), place)
-
-    def find(self, row: Tensor, step: Tensor) -> Tensor:
-        """[N] int64 snapshots of these rows [N] and steps [N]."""
-        return torch.searchsorted(self.place, row * self.present.shape[1] + step)
-
-
-class Mdpo(ClippedPolicy):
+class Mdpo(SnapshotPolicy):
     """MDPO. Advantages [S] belong to snapshots."""
 
     config: MdpoSection
@@ -101,14 +75,6 @@ class Mdpo(ClippedPolicy):
             for wanted in most_important(size[groups == group], key[groups == group], self.config.train_steps)
         ]
         return torch.cat(chosen)
-
-    def line_advantages(self, inputs: LossInputs, row: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each view's snapshot; see the base."""
-        if inputs.advantages is None:
-            raise TypeError("Mdpo needs advantages")
-        table = StepTable.of(recorded_snapshots(inputs.rows), len(inputs.rows))
-        index = table.find(row, inputs.views.draw)
-        return inputs.advantages.value[index], inputs.advantages.usable[index]
 
     def reduce(self, token_loss: Tensor, trained: Tensor, row: Tensor, inputs: LossInputs) -> Tensor:
         """Confidence-weighted token mean per step, rows scaled to their full length; then the mean over steps."""

@@ -6,6 +6,9 @@ per chosen forward shows what it saw and scores what it proposed::
     l_tj = log p(g_tj | state t) at every position j hidden in state t,   weight = probability of the proposal then
 
 Logits are divided by the temperature that sampled the guess. Without a choice all recorded forwards are planned.
+
+Where rollouts branch, snapshots are segments of the tree (d-TreeRPO, Pan et al. 2025, arXiv:2512.09675): the view shows
+the canvas at a branch and scores the tokens that the next canvas adds.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import torch
 
 from dare_algos_grpo.config import SnapshotsSection
 from dare_core.api import Problem, UserError
+from dare_core.diffusion.completion import completion_mask
 from dare_core.interfaces import LikelihoodEstimator, PlanContext
 from dare_core.types import Estimate, Rollout, Rows, Scores, Snapshots, Views
 
@@ -49,6 +53,8 @@ class StepGuesses(LikelihoodEstimator):
         chosen = everything if context.selection is None else context.selection.sort().values
         row, inputs, guess = snapshots.row[chosen], snapshots.inputs[chosen], snapshots.predicted[chosen]
         scored = (inputs == context.facts.mask_id) & (guess != context.facts.mask_id) & rows.response[row]
+        if self.config.scored_tokens == "completion":
+            scored &= completion_mask(guess, rows.response[row], context.facts.eos_ids)
         return Views(
             inputs=inputs,
             targets=guess,
