@@ -103,3 +103,21 @@ class TaskSection(EvaluatorSection):
     likelihood: LikelihoodSection = Field(default_factory=LikelihoodSection, description="For likelihood tasks.")
     allow_code_execution: bool = Field(False, description="Let tasks that need it run generated programs.")
     code: CodeSection = Field(default_factory=CodeSection, description="Limits of such programs.")
+
+
+class HarnessSection(EvaluatorSection):
+    """`eval: [{kind: lm-eval, task: ...}]`: a task of lm-evaluation-harness, by this framework's decoder."""
+
+    task: str = Field(description="Name of a task of the harness, or of a yaml file in `include`.")
+    include: str | None = Field(None, description="Folder with task files of yours; ours are always known.")
+    bundled: bool = Field(
+        False, description="Know the harness's own tasks as well: slow to start, and most download their data."
+    )
+    data_folder: str | None = Field(None, description="Folder with the files of our tasks.")
+    limit: PositiveInt | None = Field(None, description="Only the first documents.")
+    shots: int | None = Field(None, ge=0, description="Worked examples shown, instead of the task's number.")
+    temperature: float | Literal["task", "run"] = Field(
+        "task", description="`task`: 0. `run`: as the rollout section says. Or a number."
+    )
+    chat_template: bool = Field(False, description="Put prompts into the family's chat template.")
+    likelihood: LikelihoodSection = Field(default_factory=LikelihoodSection, description="For likelihood tasks.")

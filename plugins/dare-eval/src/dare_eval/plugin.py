@@ -56,5 +56,13 @@ def dare_evaluators() -> Iterable[Component]:
             config="dare_eval.config:TaskSection",
             summary="a benchmark by name, or a yaml file of yours",
             requires=("torch", "math_verify", "sympy"),
-        )
+        ),
+        Component(
+            kind="lm-eval",
+            target="dare_eval.harness.evaluator:HarnessEvaluator",
+            config="dare_eval.config:HarnessSection",
+            summary="tasks of lm-evaluation-harness, in process",
+            requires=("torch", "lm_eval"),
+            stability="beta",
+        ),
     ]
