@@ -52,6 +52,32 @@ def test_a_truncated_gzip_file_is_an_error_and_not_fewer_rows(tmp_path: Path) ->
         fields(jsonl(path))
 
 
+@pytest.mark.parametrize("byte", [12, 200])
+def test_a_damaged_gzip_file_is_an_error_of_the_input(tmp_path: Path, byte: int) -> None:
+    packed = bytearray(gzip.compress(ROWS.read_bytes()))
+    packed[byte : byte + 8] = bytes(255 - value for value in packed[byte : byte + 8])
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(packed)
+    with pytest.raises(UserError, match=r"rows\.jsonl\.gz: cannot be read"):
+        list(jsonl(path).rows())
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b'{"a": ' + b"[" * 100_000, "nested too deeply"),
+        (rb'{"a": ["\ud800"]}', "lone surrogate"),
+        (rb'{"\uDFFF": 1}', "lone surrogate"),
+    ],
+)
+def test_lines_that_no_tokenizer_could_take_are_given_as_problems(tmp_path: Path, line: bytes, says: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(line + b"\n" + rb'{"a": "\ud83d\ude00"}' + b"\n")
+    (_, problem), (_, row) = jsonl(path).rows()
+    assert says in str(problem)
+    assert row == {"a": "😀"}
+
+
 def test_lines_that_hold_no_object_are_given_as_problems(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\n\n{"a": \n[1]\n{"a": NaN}\n"\xff"\n{"a": 2}\n')

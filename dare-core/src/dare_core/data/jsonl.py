@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from dare_core.data.config import JsonLinesSection
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 class JsonLines(DataSource):
@@ -42,7 +45,7 @@ def _read(path: Path) -> Iterator[tuple[str, Mapping[str, Any] | Problem]]:
                 where = f"{path}:{number}"
                 if line.strip():
                     yield where, _parse(line, where)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(Problem(f"cannot be read: {error}", where=str(path))) from error
 
 
@@ -51,8 +54,12 @@ def _parse(line: bytes, where: str) -> Mapping[str, Any] | Problem:
         value = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse_constant)
     except ValueError as error:
         return Problem(f"not JSON: {error}", where=where)
+    except RecursionError:
+        return Problem("not JSON that can be read: nested too deeply", where=where)
     if not isinstance(value, dict):
         return Problem(f"a line must hold one JSON object, not {type(value).__name__}", where=where)
+    if b"\\u" in line and _LONE_SURROGATE.search(json.dumps(value, ensure_ascii=False)):
+        return Problem("text holds a lone surrogate (\\ud800 to \\udfff), which is no character", where=where)
     return value
 
 
