@@ -71,6 +71,9 @@ def test_resume_is_exact_and_the_published_folder_stays_untouched(tmp_path, base
     run("run", "spec.yaml", "--to-step", "2", folder=tmp_path / "parts")
     run("resume", "runs/tiny", folder=tmp_path / "parts")
     whole, parts = tmp_path / "whole/runs/tiny", tmp_path / "parts/runs/tiny"
+    recorded = json.loads((whole / "manifest.json").read_text())["model"]
+    assert recorded["attention"].startswith("sdpa ")
+    assert recorded["trainable_parameters"] == recorded["parameters"] or peft is not None
     assert (whole / "metrics.jsonl").read_bytes() == (parts / "metrics.jsonl").read_bytes()
     first, second = weights_of(whole, 4), weights_of(parts, 4)
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -103,6 +106,13 @@ def test_generation_with_an_adapter_equals_generation_with_merged_weights(tmp_pa
     assert attached.stdout == merged.stdout
     plain = run("generate", "--model", str(base), *asked, folder=tmp_path)
     assert len(plain.stdout.splitlines()) == len(QUESTIONS)
+
+
+def test_attention_that_the_machine_lacks_ends_the_run_at_its_key(tmp_path, base):
+    spec_of(tmp_path, model=base, peft=None)
+    result = run("run", "spec.yaml", "--set", "model.attention=flash", folder=tmp_path, code=2)
+    assert "model.attention: attention 'flash' is not available" in result.stderr
+    assert "take 'sdpa' or 'auto'" in result.stderr
 
 
 def test_a_nan_attention_weight_ends_the_run_by_name_before_any_step(tmp_path):

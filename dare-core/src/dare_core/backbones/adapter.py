@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from dare_core.backbones import folders, peft
-from dare_core.backbones.attention import ATTENTION
 from dare_core.backbones.cache import SegmentCache
 from dare_core.backbones.fresh import initialise
 from dare_core.backbones.head import project, target_logp
+from dare_core.backbones.implementations import Attention, choose_attention
 from dare_core.backbones.packing import Packed, pack_noisy_clean, pack_rows
 from dare_core.backbones.text import MissingCodec
 from dare_core.backbones.weights import (
@@ -53,6 +53,7 @@ class TransformerAdapter(ModelAdapter):
         head_chunk: rows of the output head computed together; None = by memory.
         max_shard_bytes: limit of one saved weight file; None = the published files, or 5 GB for fresh models.
         published_config: config.json as parsed, or the section's.
+        attention: the implementation chosen by ``section.attention``.
         source: folder the model was read from, or None.
     """
 
@@ -69,12 +70,14 @@ class TransformerAdapter(ModelAdapter):
         published_config: Mapping[str, Any],
         weights: PublishedWeights | None,
         seed: int,
+        attention: Attention,
     ) -> None:
         self.section, self.facts, self.module, self.text = section, facts, module, text
         self.published_config = published_config
         self.source = None if section.path is None else Path(section.path)
         self.head_chunk: int | None = None
         self.max_shard_bytes: int | None = None
+        self.attention = attention
         self._weights = weights
         self._layout = self.weight_layout(published_config)
         self._seed = seed
@@ -120,6 +123,7 @@ class TransformerAdapter(ModelAdapter):
         cls, section: ModelSection, *, device: torch.device, dtype: torch.dtype, seed: int = 0
     ) -> TransformerAdapter:
         """See the interface."""
+        attention = choose_attention(section.attention, device)
         published = cls._read_config(section)
         facts = cls._facts(section, published)
         weights = None if section.path is None else inspect_weights(Path(section.path))
@@ -139,7 +143,7 @@ class TransformerAdapter(ModelAdapter):
         else:
             initialise(module, seed, lambda name: cls.fresh_std(published, name))
         module.eval()
-        return cls(section, facts, module, text, published, weights, seed)
+        return cls(section, facts, module, text, published, weights, seed, attention)
 
     @classmethod
     def load_text(cls, section: ModelSection) -> TextCodec:
@@ -193,7 +197,8 @@ class TransformerAdapter(ModelAdapter):
         """See the interface."""
         self._expect_layout(layout)
         tokens, valid, where, prompt_length = (t.to(self._device) for t in (tokens, valid, where, prompt_length))
-        packed = pack_rows(tokens, valid, where, layout, prompt_length, shift=self.shift)
+        plan = self.attention.plan
+        packed = pack_rows(tokens, valid, where, layout, prompt_length, shift=self.shift, make_plan=plan)
         return project(self._read_states(packed), self._head)
 
     def open_cache(self, slots: int, capacity: int) -> SegmentCache | None:
@@ -210,11 +215,12 @@ class TransformerAdapter(ModelAdapter):
 
     def _pack_views(self, views: Views) -> Packed:
         valid, where, layout, prompt = views.valid, views.scored, views.layout, views.prompt_length
+        plan = self.attention.plan
         if layout.kind == "full":
-            return pack_rows(views.inputs, valid, where, layout, prompt, shift=self.shift)
+            return pack_rows(views.inputs, valid, where, layout, prompt, shift=self.shift, make_plan=plan)
         if self.shift:
             raise ValueError("two-copy scoring of a family with shifted logits is not supported")
-        return pack_noisy_clean(views.inputs, views.targets, valid, where, layout, prompt)
+        return pack_noisy_clean(views.inputs, views.targets, valid, where, layout, prompt, make_plan=plan)
 
     def _read_states(self, packed: Packed) -> Tensor:
         """[M,H] hidden states at the packed row's places to read."""
@@ -309,7 +315,7 @@ class TransformerAdapter(ModelAdapter):
         return {
             "kind": self.facts.kind,
             "backbone": type(self.module).__name__,
-            "attention": f"{ATTENTION} (packed segments, torch scaled_dot_product_attention)",
+            "attention": self.attention.described,
             "dtype": str(self._head.dtype).removeprefix("torch."),
             "device": str(self._device),
             "parameters": sum(p.numel() for p in parameters),

@@ -45,6 +45,24 @@ class AttentionPlan(Protocol):
         ...
 
 
+class PlanMaker(Protocol):
+    """Turns what packed rows say of themselves into the plan of one implementation."""
+
+    def __call__(
+        self, lengths: Sequence[int], device: torch.device, *, block: Tensor | None = None, noisy: Tensor | None = None
+    ) -> AttentionPlan:
+        """Plan for consecutive segments of a packed row; a token sees only its own segment.
+
+        Args:
+            lengths: tokens of each segment, in packed order; zeros are skipped. T in all.
+            device: where the plan's tensors live.
+            block: [T] int64 block of each token; None = every token sees its whole segment. Given alone, a
+                token sees its own and earlier blocks.
+            noisy: [T] bool, for the two-copy training layout: see :func:`sees_block`.
+        """
+        ...
+
+
 def planned_attention(
     module: nn.Module,
     query: Tensor,
@@ -72,6 +90,12 @@ def planned_attention(
 
 
 AttentionInterface.register(ATTENTION, planned_attention)
+
+
+def expect_tokens(query: Tensor, length: int) -> None:
+    """Refuse queries [1,heads,T,D] of another number of tokens than the plan's."""
+    if query.shape[2] != length:
+        raise ValueError(f"the plan is for {length} packed tokens, the forward has {query.shape[2]}")
 
 
 @dataclass(frozen=True)
@@ -105,8 +129,7 @@ class SegmentPlan:
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """See :class:`AttentionPlan`."""
         heads, kv_heads, width = query.shape[1], key.shape[1], query.shape[3]
-        if query.shape[2] != self.length:
-            raise ValueError(f"the plan is for {self.length} packed tokens, the forward has {query.shape[2]}")
+        expect_tokens(query, self.length)
         if kv_heads != heads:
             key, value = (t.repeat_interleave(heads // kv_heads, dim=1) for t in (key, value))
         # [1,heads,T,D] -> [T,heads,D]: tokens first, so that a segment is a run of rows.
@@ -133,17 +156,7 @@ def _attend_group(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
 def segment_plan(
     lengths: Sequence[int], device: torch.device, *, block: Tensor | None = None, noisy: Tensor | None = None
 ) -> SegmentPlan:
-    """Plan for consecutive segments of a packed row.
-
-    Args:
-        lengths: tokens of each segment, in packed order; zeros are skipped.
-        device: where the index tensors live.
-        block: [T] int64 block of each token; None = every token sees its whole segment. Given alone, a
-            token sees its own and earlier blocks.
-        noisy: [T] bool, for the two-copy training layout: a noisy token sees the noisy tokens of its block and
-            the clean ones of earlier blocks, a clean token the clean ones up to its block.
-            (Arriola et al., "Block Diffusion", ICLR 2025, specialised mask.)
-    """
+    """See :class:`PlanMaker`."""
     starts: dict[int, list[int]] = defaultdict(list)
     place = 0
     for size in lengths:
@@ -160,9 +173,22 @@ def segment_plan(
 
 def _visible(index: Tensor, block: Tensor, noisy: Tensor | None) -> Tensor:
     """[G,1,S,S] bool for segments at ``index`` [G,S]."""
-    key_block, query_block = block[index][:, None, :], block[index][:, :, None]
+    asks, seen = (index[:, None, :, None], index[:, None, None, :])
     if noisy is None:
-        return (key_block <= query_block)[:, None]
-    key_noisy, query_noisy = noisy[index][:, None, :], noisy[index][:, :, None]
+        return sees_block(block[asks], block[seen])
+    return sees_block(block[asks], block[seen], noisy[asks], noisy[seen])
+
+
+def sees_block(
+    query_block: Tensor, key_block: Tensor, query_noisy: Tensor | None = None, key_noisy: Tensor | None = None
+) -> Tensor:
+    """Whether a query sees a key of its segment, elementwise.
+
+    Without copies it sees its own and earlier blocks. With two copies, a noisy query sees the noisy keys of its
+    block and the clean ones of earlier blocks, a clean query the clean ones up to its block.
+    (Arriola et al., "Block Diffusion", ICLR 2025, specialised mask.)
+    """
+    if query_noisy is None or key_noisy is None:
+        return key_block <= query_block
     clean_past = ~key_noisy & torch.where(query_noisy, key_block < query_block, key_block <= query_block)
-    return (clean_past | (key_noisy & query_noisy & (key_block == query_block)))[:, None]
+    return clean_past | (key_noisy & query_noisy & (key_block == query_block))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dare_core.backbones.attention import AttentionPlan, segment_plan
+from dare_core.backbones.attention import AttentionPlan, PlanMaker, segment_plan
 from dare_core.diffusion.layouts import block_index, positions
 from dare_core.types import AttentionLayout
 
@@ -35,7 +35,14 @@ class Packed:
 
 
 def pack_rows(
-    tokens: Tensor, valid: Tensor, where: Tensor, layout: AttentionLayout, prompt_length: Tensor, *, shift: int = 0
+    tokens: Tensor,
+    valid: Tensor,
+    where: Tensor,
+    layout: AttentionLayout,
+    prompt_length: Tensor,
+    *,
+    shift: int = 0,
+    make_plan: PlanMaker = segment_plan,
 ) -> Packed:
     """Pack rows as they stand: with a block layout, earlier blocks are visible with their present tokens.
 
@@ -47,13 +54,14 @@ def pack_rows(
         prompt_length: [B].
         shift: 0 = a hidden state predicts its own token; 1 = it predicts the row's next token, and a row's
             first token, which nothing predicts, reads its own state as filler.
+        make_plan: of the attention implementation.
 
     Raises:
         ValueError: ``where`` marks positions that are not valid.
     """
     place = positions(valid)
     block = block_index(valid, prompt_length, layout)[valid] if layout.kind == "block" else None
-    plan = segment_plan(valid.sum(dim=1).tolist(), tokens.device, block=block)
+    plan = make_plan(valid.sum(dim=1).tolist(), tokens.device, block=block)
     read = packed_index(valid, where)
     if shift:
         read = torch.where(place[where] > 0, read - shift, read)
@@ -61,7 +69,14 @@ def pack_rows(
 
 
 def pack_noisy_clean(
-    noisy: Tensor, clean: Tensor, valid: Tensor, where: Tensor, layout: AttentionLayout, prompt_length: Tensor
+    noisy: Tensor,
+    clean: Tensor,
+    valid: Tensor,
+    where: Tensor,
+    layout: AttentionLayout,
+    prompt_length: Tensor,
+    *,
+    make_plan: PlanMaker = segment_plan,
 ) -> Packed:
     """Pack the two-copy layout [noisy | clean] of block diffusion training, each copy with positions from 0.
 
@@ -75,6 +90,7 @@ def pack_noisy_clean(
         where: [B,L] bool positions to read, a subset of ``valid``; M in all.
         layout: a block layout.
         prompt_length: [B].
+        make_plan: of the attention implementation.
     """
     place = positions(valid)
     block = block_index(valid, prompt_length, layout)
@@ -86,7 +102,7 @@ def pack_noisy_clean(
     keep_clean = valid & (block < scored_block.amax(dim=1, keepdim=True))
     keep = torch.cat([keep_noisy, keep_clean], dim=1)
     is_noisy = torch.cat([torch.ones_like(valid), torch.zeros_like(valid)], dim=1)[keep]
-    plan = segment_plan(
+    plan = make_plan(
         keep.sum(dim=1).tolist(), noisy.device, block=torch.cat([block, block], dim=1)[keep], noisy=is_noisy
     )
     read = packed_index(keep, torch.cat([where, torch.zeros_like(where)], dim=1))

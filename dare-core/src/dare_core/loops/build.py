@@ -140,6 +140,7 @@ def build(
     for reason, ids in parts.examples.dropped.items():
         report.say(f"left out {len(ids)} rows: {reason}")
     adapter = load_model(plan[Slot.MODEL], plan.peft, plan.run.seed)
+    folder.record_model(adapter.describe())
     learner = _learner(parts, adapter)
     backend = plan[Slot.ROLLOUT].target()(plan[Slot.ROLLOUT].config, adapter) if Slot.ROLLOUT in plan else None
     session = _session(parts, learner, backend, folder, catalog, report, until)

@@ -178,6 +178,10 @@ class RunFolder:
             raise UserError(problems)
         self._write_json(MANIFEST, manifest | {"fingerprints": known | dict(fingerprints)})
 
+    def record_model(self, described: Mapping[str, Any]) -> None:
+        """Write what :meth:`dare_core.interfaces.ModelAdapter.describe` says into the manifest, as ``model``."""
+        self._write_json(MANIFEST, self.manifest() | {"model": dict(described)})
+
     def record_resume(self, step: int, catalog_reports: Iterable[DistributionReport]) -> list[str]:
         """Add a resume to the manifest.
 

@@ -52,7 +52,11 @@ class ModelSection(SectionConfig):
         "auto", description="Weight dtype; `auto` = bfloat16 on a GPU that has it, else float32."
     )
     device: str = Field("auto", description="`auto`, `cpu`, `cuda`, `cuda:1`, ...")
-    attention: Literal["auto", "sdpa"] = Field("auto", description="Attention implementation.")
+    attention: Literal["auto", "sdpa", "flex", "flash"] = Field(
+        "auto",
+        description="Attention implementation; `auto` = `sdpa`, which runs everywhere; `flex` trains on a GPU only, "
+        "`flash` needs one and half precision.",
+    )
     mask_id: int | None = Field(None, ge=0, description="Mask token id, if the published config lacks it.")
     eos_ids: tuple[int, ...] | None = Field(None, description="Ids that end a response, if not the published ones.")
     pad_id: int | None = Field(None, ge=0, description="Padding id, if not the published one.")
