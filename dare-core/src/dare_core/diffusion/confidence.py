@@ -46,6 +46,14 @@ def token_confidence(logits: Tensor, token: Tensor, ties: Ties = "exact") -> Ten
     return log_odds(logits, token)
 
 
+def scaled_confidence(confidence: Tensor, factor: Tensor, ties: Ties = "exact") -> Tensor:
+    """A confidence by probability p [M] as it would be for ``factor`` x p; ``factor`` [M] in [0, 1]."""
+    if ties == "published":
+        return confidence * factor
+    logp = log_probability(confidence) + factor.log()
+    return torch.where(factor == 1, confidence, logp - torch.log1p(-logp.exp()))
+
+
 def margin_confidence(logits: Tensor, ties: Ties = "exact") -> Tensor:
     """Orders by p1 - p2, the probabilities of the two likeliest tokens (Dream's ``topk_margin``)."""
     if ties == "published":

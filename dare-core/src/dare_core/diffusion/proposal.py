@@ -14,11 +14,13 @@ from dare_core.diffusion.confidence import (
     log_odds,
     log_probability,
     margin_confidence,
+    scaled_confidence,
     token_confidence,
 )
 from dare_core.diffusion.draws import Draws, Places
 from dare_core.diffusion.rules import Rule
 from dare_core.diffusion.sampling import Sampler, categorical, filter_logits, gumbel_scores
+from dare_core.diffusion.schedules import end_factor
 from dare_core.diffusion.vocabulary import best_token
 from dare_core.types import DecodingSettings, EosRule, ModelFacts
 
@@ -56,6 +58,7 @@ class Proposer:
             sampled from, as they do when the policy is scored.
         suppressed: ids whose logits are -inf.
         unsure: ids that commit last.
+        ends: ids that end a response.
     """
 
     settings: DecodingSettings
@@ -66,6 +69,7 @@ class Proposer:
     never: Tensor
     suppressed: Tensor
     unsure: Tensor
+    ends: Tensor
 
     def __call__(self, logits: Tensor, places: Places) -> Proposals:
         """Proposals for ``logits`` [M,V] at ``places``; deterministic given the draws, position by position."""
@@ -131,6 +135,10 @@ class Proposer:
             confidence = -places.offset.to(torch.float64)
         else:
             confidence = self._model_confidence(_excluding(logits, self.unsure), token, odds)
+        if self.rule.end_floor < 1:
+            factor = end_factor(self.rule.end_floor, self.settings, places.forward)
+            factor = torch.where(torch.isin(token, self.ends), factor, 1.0)
+            confidence = scaled_confidence(confidence, factor, self.ties)
         if self.rule.order_temperature:
             # Gumbel-top-k: the k largest are a draw of k without replacement (Kool et al., arXiv 1903.06059).
             noise = -torch.log(-torch.log(self.draws.selection(places)))
@@ -178,6 +186,7 @@ def proposer(
         never=_ids(never, device),
         suppressed=_ids(ends if settings.eos_rule is EosRule.SUPPRESS else [], device),
         unsure=_ids(unsure if settings.eos_rule is EosRule.SUPPRESS_CONFIDENCE else [], device),
+        ends=_ids(facts.eos_ids, device),
     )
 
 

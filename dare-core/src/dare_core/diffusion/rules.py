@@ -57,6 +57,7 @@ class Rule:
             probabilities softmax(confidence / order_temperature).
         at_least: tokens that commit at a step of a rule with fixed pace.
         edit_threshold: committed tokens of the block are replaced by proposals more probable than this; None = never.
+        end_floor: factor on the probability of proposed end tokens at the first forward, growing to 1; 1 = none.
         max_post_steps: forwards that may follow in a block without masks, while they still edit something.
         options: option names that specs may set.
     """
@@ -75,6 +76,7 @@ class Rule:
     order_temperature: float = 0.0
     at_least: int = 1
     edit_threshold: float | None = None
+    end_floor: float = 1.0
     max_post_steps: int = 0
     options: frozenset[str] = field(default_factory=frozenset)
 
@@ -89,7 +91,7 @@ _TABLE = (
         kind="low-confidence",
         summary="the quota's most probable proposals (LLaDA low_confidence; SDAR low_confidence_static)",
         confidence="token",
-        options=frozenset({"distribution"}),
+        options=frozenset({"distribution", "end_floor"}),
     ),
     Rule(kind="random", summary="a random quota of positions (LLaDA random)", confidence="random"),
     Rule(
@@ -228,6 +230,11 @@ OPTIONS: Mapping[str, tuple[str, Callable[[Any], bool], str]] = MappingProxyType
             "above 0 the order is drawn: softmax(confidence / order_temperature) without replacement",
         ),
         "at_least": ("a whole number of 1 or more", _number(1, math.inf, whole=True), "tokens committed per step"),
+        "end_floor": (
+            "a number from 0 to 1",
+            _number(0, 1),
+            "factor on the probability of proposed end tokens at the first forward, growing to 1 (CJ-GRPO's EOSER)",
+        ),
         "max_post_steps": (
             "a whole number of 0 or more",
             _number(0, math.inf, whole=True),

@@ -9,8 +9,9 @@ from typing import Any, Literal, get_args
 
 #: how many tokens commit at a step: ``even`` = a block's masked tokens shared evenly over its steps; ``even-block`` =
 #: as if the whole block were masked, so that a block that holds prompt tokens needs fewer steps (SDAR, LLaDA2);
-#: ``linear-time`` = the whole part of n (1 - s/t) of n masked tokens, time going from 1 to ``schedule_eps`` (Dream)
-Schedule = Literal["even", "even-block", "linear-time"]
+#: ``linear-time`` = the whole part of n (1 - s/t) of n masked tokens, time going from 1 to ``schedule_eps`` (Dream);
+#: ``doubling`` = 2^i tokens at step i of a block, all the rest at its last step (CJ-GRPO's ascending step size)
+Schedule = Literal["even", "even-block", "linear-time", "doubling"]
 
 
 class EosRule(StrEnum):
@@ -84,6 +85,12 @@ class DecodingSettings:
             raise ValueError(
                 f"steps_per_block {self.steps_per_block} exceeds block_length {self.block_length}: "
                 "a step without a token to commit is wasted"
+            )
+        doublings = max(1, self.block_length.bit_length() - 1)
+        if self.schedule == "doubling" and self.steps_per_block != doublings:
+            raise ValueError(
+                f"schedule 'doubling' decodes a block of {self.block_length} tokens in {doublings} steps, "
+                f"not {self.steps_per_block}"
             )
         if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0 or not 0 <= self.min_p < 1:
             raise ValueError(
