@@ -130,6 +130,8 @@ def test_real_sudoku_grids_match_whatever_their_layout() -> None:
         ({"extract": "boxed"}, r"\boxed{a\}b}", r"a\}b"),
         ({"extract": "tag"}, "<answer>1</answer> <answer>2</answer> <answer>3", "2"),
         ({"extract": "tag", "tag": "final"}, "<answer>1</answer><final>2</final>", "2"),
+        ({"extract": "tag"}, "<answer>1</answer> <answer>2</answer> so </answer>", "2"),
+        ({"extract": "tag"}, "<answer><answer>2</answer></answer>", "2"),
         ({"extract": "regex", "pattern": r"is (\w+)"}, "it is red, it is blue", "blue"),
         ({"extract": "regex", "pattern": r"is (\w+)", "occurrence": "first"}, "it is red, it is blue", "red"),
         ({"extract": "regex", "pattern": r"(?s)A(.*)B"}, "A ü\n🙂 B", "ü 🙂"),

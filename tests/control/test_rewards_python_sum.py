@@ -33,6 +33,8 @@ def fails(prompt, response): raise KeyError("missing")
 def leaves(prompt, response): sys.exit(3)
 def nan(prompt, response): return math.nan
 def nan_verdict(prompt, response): return Verdict(math.nan, VerdictStatus.CORRECT)
+def huge(prompt, response): return 10**400
+def lines(prompt, response): raise ValueError("two\\nlines")
 def text(prompt, response): return "1.0"
 def none(prompt, response): pass
 def one_argument(response): return 1.0
@@ -79,6 +81,8 @@ def test_the_full_score_decides_what_counts_as_correct(package: Path) -> None:
         ("leaves", "SystemExit: 3"),
         ("nan", "returned nan"),
         ("nan_verdict", "neither a finite number nor a verdict"),
+        ("huge", "OverflowError"),
+        ("lines", "ValueError: two lines"),
         ("text", "returned '1.0'"),
         ("none", "returned None"),
     ],

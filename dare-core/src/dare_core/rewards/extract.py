@@ -53,11 +53,10 @@ def tagged(text: str, tag: str, last: bool) -> str | None:
     """The content of ``<tag>...</tag>``; one that is never closed does not count."""
     opening, closing = (form.format(tag) for form in _TAGS)
     if last:
-        end = text.rfind(closing)
-        begin = text.rfind(opening, 0, max(end, 0))
+        begin = text.rfind(opening, 0, max(text.rfind(closing), 0))
     else:
         begin = text.find(opening)
-        end = text.find(closing, max(begin, 0))
+    end = text.find(closing, max(begin, 0))
     if begin < 0 or end < 0:
         return None
     return text[begin + len(opening) : end].strip()

@@ -41,14 +41,15 @@ class PythonReward(Reward):
     def _judge(self, prompt: Prompt, response: str) -> Verdict:
         try:
             result = self._function(prompt, response)
+            score = float(result) if isinstance(result, Real) else math.nan
         except (Exception, SystemExit) as error:
-            return Verdict(None, VerdictStatus.ERROR, f"{self.config.function}: {type(error).__name__}: {error}")
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            return Verdict(None, VerdictStatus.ERROR, f"{self.config.function}: {reason}")
         if isinstance(result, Verdict) and (result.score is None or math.isfinite(result.score)):
             return result
-        if not isinstance(result, Real) or not math.isfinite(result):
+        if not math.isfinite(score):
             detail = f"{self.config.function} returned {result!r}, which is neither a finite number nor a verdict"
             return Verdict(None, VerdictStatus.ERROR, detail)
-        score = float(result)
         return Verdict(score, VerdictStatus.CORRECT if score >= self.config.full_score else VerdictStatus.WRONG)
 
 
