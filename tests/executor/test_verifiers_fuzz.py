@@ -31,6 +31,7 @@ CASES: list[tuple[Reward, Prompt, float, float]] = [
     (Gsm8kReward(Gsm8kSection()), PROMPT, 0, 1),
     (Gsm8kReward(Gsm8kSection(score="d1")), PROMPT, -float("inf"), 3.5),
     (Gsm8kReward(Gsm8kSection(score="d-treerpo")), PROMPT, -float("inf"), 2.5),
+    (Gsm8kReward(Gsm8kSection(score="justgrpo")), PROMPT, -1, 1),
     (CountdownReward(CountdownSection()), PROMPT, 0, 1),
     (CountdownReward(CountdownSection(score="d1")), PROMPT, 0, 1),
     (CountdownReward(CountdownSection(score="mdpo")), PROMPT, 0, 1),

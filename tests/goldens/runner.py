@@ -16,7 +16,6 @@ from dare_core.testing.goldens import GoldenCase, find_cases
 #: ``needed_by`` words whose work is not built yet -> why their cases are skipped
 NOT_BUILT = {
     "models": "DiffusionGemma is not built yet",
-    "policy-gradient": "algorithms beyond d1, coupled-grpo and cj-grpo are not built yet",
 }
 
 Check = Callable[[GoldenCase], None]

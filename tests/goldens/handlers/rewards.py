@@ -60,6 +60,16 @@ def scores(found: list[Verdict]) -> list[float | None]:
     return [verdict.score for verdict in found]
 
 
+@golden("algos-grpo", "reward", "JustGRPO rewards")
+def justgrpo(case: GoldenCase) -> None:
+    all_fields_checked(case, "reward")
+    tasks = {
+        "gsm8k": verdicts(case, Gsm8kReward(Gsm8kSection(score="justgrpo")), "ground_truth"),
+        "math": verdicts(case, MathReward(MathSection(score="justgrpo")), "ground_truth"),
+    }
+    matches(case, "reward", [tasks[row["task"]][index].score for index, row in enumerate(case.rows)])
+
+
 @golden("algos-grpo", "reward", "Countdown")
 def countdown(case: GoldenCase) -> None:
     all_fields_checked(case, "d1", "dare", "mdpo")

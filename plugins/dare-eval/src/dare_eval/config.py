@@ -13,21 +13,23 @@ from dare_core.spec.sections import EvaluatorSection
 class Gsm8kSection(SectionConfig):
     """`reward: {kind: gsm8k}`."""
 
-    score: Literal["accuracy", "d1", "d-treerpo"] = Field(
+    score: Literal["accuracy", "d1", "d-treerpo", "justgrpo"] = Field(
         "accuracy",
         description="`accuracy`: 1 if the answer equals the reference as a number, else 0. `d1`: sum of five parts "
-        "(correctness 2, integer 0.5, two formats 0.5 each, tags 0.5). `d-treerpo`: the same, correctness 1.",
+        "(correctness 2, integer 0.5, two formats 0.5 each, tags 0.5). `d-treerpo`: the same, correctness 1. "
+        "`justgrpo`: 1 or -1; the answer may also be 100 times the reference or a hundredth of it.",
     )
 
 
 class MathSection(SectionConfig):
     """`reward: {kind: math}`."""
 
-    score: Literal["math-verify", "coupled-grpo", "dare", "d1", "d-treerpo"] = Field(
+    score: Literal["math-verify", "coupled-grpo", "dare", "d1", "d-treerpo", "justgrpo"] = Field(
         "math-verify",
         description="`math-verify`: 1 if mathematically equal, else 0. `coupled-grpo`: the same, but the answer must "
         "be boxed or announced and in LaTeX (MDPO too). `dare`: needs a box; equal as strings or symbolically. "
-        "`d1`: 2 if the normalised strings are equal, plus 0.25 or 0.75 for the form. `d-treerpo`: 1, string equality.",
+        "`d1`: 2 if the normalised strings are equal, plus 0.25 or 0.75 for the form. `d-treerpo`: 1, string equality. "
+        "`justgrpo`: as `math-verify`, 1 or -1.",
     )
     time_limit: PositiveFloat = Field(5.0, description="Wall-clock seconds per response; over it: `timeout`, score 0.")
     workers: PositiveInt = Field(2, description="Processes that check; unused by `d1` and `d-treerpo`.")

@@ -8,6 +8,9 @@ Reads the reference: a number, or a worked solution that ends with ``#### number
 * ``d1`` (d1, arXiv 2504.12216; also CJ-GRPO and wd1): the sum of five parts, see :func:`shaped_parts`. Correctness
   compares strings. The status tells about the correctness part alone; ``parts`` holds each.
 * ``d-treerpo`` (d-TreeRPO): the same with correctness 1 instead of 2.
+* ``justgrpo`` (JustGRPO, arXiv 2601.15165): 1 or -1. The answer is the last box, else what follows the last "answer
+  is", else the last number; nothing but a number may stand there, and it may also be 100 times the reference or a
+  hundredth of it.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ import re
 from fractions import Fraction
 
 from dare_core.types import Prompt, Verdict, VerdictStatus
-from dare_eval.answers import after_last_answer_tag, marked_answer, one_line
+from dare_eval.answers import after_last_answer_tag, last_box, marked_answer, one_line
 from dare_eval.config import Gsm8kSection
-from dare_eval.judging import ItemReward
-from dare_eval.number_text import ends_with_number, number_of
+from dare_eval.judging import ItemReward, signed
+from dare_eval.number_text import bare_number, ends_with_number, number_of
 
 _ANSWER_IS = re.compile(r"answer\s+is\b|answer\s*:", re.IGNORECASE)
 _TAGS_IN_LINE = re.compile(r"</reasoning>[^\S\n]*<answer>")
@@ -36,7 +39,7 @@ class Gsm8kReward(ItemReward):
         """The reference, if it is missing or holds no number."""
         if prompt.reference is None:
             return "gsm8k compares with the reference answer; set data.reference"
-        if self.config.score == "accuracy" and reference_number(prompt.reference) is None:
+        if self.config.score in ("accuracy", "justgrpo") and reference_number(prompt.reference) is None:
             return f"gsm8k reads a number, or a solution ending with '#### number', not {one_line(prompt.reference)!r}"
         return None
 
@@ -48,6 +51,8 @@ class Gsm8kReward(ItemReward):
         reference = prompt.reference or ""
         if self.config.score == "accuracy":
             return _accuracy(response, reference_number(reference))
+        if self.config.score == "justgrpo":
+            return signed(_percent_accuracy(response, reference_number(reference)))
         return _shaped(response, final_answer(reference), _CORRECTNESS[self.config.score])
 
 
@@ -118,11 +123,26 @@ def response_number(response: str) -> tuple[Fraction | None, str]:
         marked = response.rpartition("####")[2].lstrip().partition("\n")[0]
     if marked is not None:
         return number_of(marked), marked
-    announced = [match.end() for match in _ANSWER_IS.finditer(response)]
-    if announced:
-        sentence = re.split(r"\n|\.\s|\.$", response[announced[-1] :].lstrip(" :"), maxsplit=1)[0]
+    sentence = announced(response)
+    if sentence is not None:
         return number_of(sentence), sentence
     return ends_with_number(response), response[-60:]
+
+
+def announced(response: str) -> str | None:
+    """What follows the last "answer is", up to the sentence's end; None without it."""
+    ends = [match.end() for match in _ANSWER_IS.finditer(response)]
+    return re.split(r"\n|\.\s|\.$", response[ends[-1] :].lstrip(" :"), maxsplit=1)[0] if ends else None
+
+
+def _percent_accuracy(response: str, gold: Fraction | None) -> Verdict:
+    box = last_box(response)
+    answer = announced(response) if box is None else box
+    number = ends_with_number(response) if answer is None else bare_number(answer)
+    if number is None or gold is None:
+        return Verdict(0.0, VerdictStatus.UNPARSED if response.strip() else VerdictStatus.EMPTY)
+    right = number in (gold, gold * 100, gold / 100)
+    return Verdict(float(right), VerdictStatus.CORRECT if right else VerdictStatus.WRONG, one_line(str(number)))
 
 
 def _accuracy(response: str, gold: Fraction | None) -> Verdict:

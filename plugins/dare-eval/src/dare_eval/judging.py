@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dare_core.api import Problem, UserError
@@ -43,6 +44,13 @@ class ItemReward(Reward):
             return self.judge_one(prompt, response)
         except Exception as error:  # the contract: a verifier's own failure is a verdict, never an exception
             return Verdict(None, VerdictStatus.ERROR, f"{type(error).__name__}: {error}"[:300])
+
+
+def signed(verdict: Verdict) -> Verdict:
+    """1 for a right response, -1 for any other that was judged (JustGRPO, arXiv 2601.15165)."""
+    if verdict.score is None:
+        return verdict
+    return replace(verdict, score=1.0 if verdict.status is VerdictStatus.CORRECT else -1.0)
 
 
 def require(prompts: Sequence[Prompt], lacks: Callable[[Prompt], str | None]) -> None:

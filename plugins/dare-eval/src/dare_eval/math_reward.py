@@ -11,8 +11,10 @@ Reads the reference: the answer in LaTeX, or text that holds it in a box. Rules:
   plus 0.75 with an answer tag and 0.25 without. The published format part means to reward boxes too, but its pattern
   for them never matches; this is what trained the published models. The status tells about the equality alone.
 * ``d-treerpo`` (d-TreeRPO): 1 for that equality, looking inside the last answer tag; no format part.
+* ``justgrpo`` (JustGRPO, arXiv 2601.15165): as ``math-verify``, 1 or -1. The authors' own comparison reads a number
+  without a box from reply and reference alike.
 
-The first three run in worker processes with a time limit per response: see ``verifier_pool``.
+All but the two that compare strings run in worker processes with a time limit per response: see ``verifier_pool``.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from dare_core.types import Prompt, Verdict, VerdictStatus
 from dare_eval.answers import after_last_answer_tag, one_line
 from dare_eval.config import MathSection
 from dare_eval.countdown import published_box
-from dare_eval.judging import ItemReward, require
+from dare_eval.judging import ItemReward, require, signed
 from dare_eval.latex_equality import equal_strings
 from dare_eval.verifier_pool import Reply, VerifierPool
 
@@ -51,14 +53,15 @@ class MathReward(Reward):
             return self._strings.judge(prompts, responses)
         pairs = list(zip(prompts, responses, strict=True))
         verdicts = [_without_checking(prompt, response) for prompt, response in pairs]
+        rule = "math-verify" if self.config.score == "justgrpo" else self.config.score
         open_ones = [index for index, verdict in enumerate(verdicts) if verdict is None]
         items = [
-            {"rule": self.config.score, "reference": pairs[index][0].reference, "response": pairs[index][1]}
-            for index in open_ones
+            {"rule": rule, "reference": pairs[index][0].reference, "response": pairs[index][1]} for index in open_ones
         ]
         for index, reply in zip(open_ones, self._pool.ask(items, self.config.time_limit), strict=True):
             verdicts[index] = _verdict(reply)
-        return [verdict for verdict in verdicts if verdict is not None]
+        judged = [verdict for verdict in verdicts if verdict is not None]
+        return [signed(verdict) for verdict in judged] if self.config.score == "justgrpo" else judged
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Look whether every prompt has a reference.

@@ -35,6 +35,12 @@ def number_of(text: str) -> Fraction | None:
     return _value(found[-1])
 
 
+def bare_number(text: str) -> Fraction | None:
+    """The number that a text is, but for blanks and marks that carry no value; None if it says anything else."""
+    found = _VALUE.fullmatch(plain(text).replace(" ", ""))
+    return None if found is None else _value(found)
+
+
 def ends_with_number(text: str) -> Fraction | None:
     """The last number of a text; None without one."""
     found = list(_VALUE.finditer(plain(text)))
