@@ -52,10 +52,7 @@ def boxed(text: str, last: bool) -> str | None:
 def tagged(text: str, tag: str, last: bool) -> str | None:
     """The content of ``<tag>...</tag>``; one that is never closed does not count."""
     opening, closing = (form.format(tag) for form in _TAGS)
-    if last:
-        begin = text.rfind(opening, 0, max(text.rfind(closing), 0))
-    else:
-        begin = text.find(opening)
+    begin = text.rfind(opening, 0, max(text.rfind(closing), 0)) if last else text.find(opening)
     end = text.find(closing, max(begin, 0))
     if begin < 0 or end < 0:
         return None
