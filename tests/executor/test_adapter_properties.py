@@ -10,6 +10,7 @@ import torch
 from tests.executor.families import BLOCK_FAMILIES, FAMILIES
 from torch import nn
 
+from dare_core.backbones.reading import _is_stack
 from dare_core.catalog import Catalog
 from dare_core.diffusion.layouts import block_index
 from dare_core.types import AttentionLayout, Views
@@ -250,3 +251,17 @@ def test_the_description_names_what_was_used(family, folders):
     held = {part.parameter for parts in adapter.weight_layout(adapter.published_config).values() for part in parts}
     buffers = sum(buffer.numel() for name, buffer in adapter.module.named_buffers() if name in held)
     assert described["parameters"] + buffers == sum(tensor.numel() for _, tensor in adapter.published())
+
+
+@every_family
+def test_states_that_are_read_equal_those_of_the_whole_decoder(family, folders):
+    adapter = family.load(folders(family), torch.float64)
+    assert _is_stack(adapter.module.model), "else decoding would compute the last layer everywhere"
+    tokens, valid = torch.randint(0, 200, (2, 9), generator=torch.Generator().manual_seed(1)), torch.ones(2, 9).bool()
+    where, prompt = torch.arange(9)[None].expand(2, -1) % 4 == 2, torch.full((2,), 3)
+    shared = {"layout": adapter.facts.layout, "prompt_length": prompt}
+    whole = adapter.logits(tokens, valid, where, **shared)
+    with torch.no_grad():
+        read = adapter.logits(tokens, valid, where, **shared)
+    assert whole.requires_grad
+    torch.testing.assert_close(read, whole.detach(), rtol=1e-12, atol=1e-12)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,6 +22,7 @@ from dare_core.backbones.fresh import initialise
 from dare_core.backbones.head import project, target_logp
 from dare_core.backbones.implementations import Attention, choose_attention
 from dare_core.backbones.packing import Packed, pack_noisy_clean, pack_rows
+from dare_core.backbones.reading import read_states
 from dare_core.backbones.text import MissingCodec
 from dare_core.backbones.weights import (
     PublishedWeights,
@@ -199,19 +201,21 @@ class TransformerAdapter(ModelAdapter):
         tokens, valid, where, prompt_length = (t.to(self._device) for t in (tokens, valid, where, prompt_length))
         plan = self.attention.plan
         packed = pack_rows(tokens, valid, where, layout, prompt_length, shift=self.shift, make_plan=plan)
-        return project(self._read_states(packed), self._head)
+        states = self._decoded_states(packed) if len(packed.read) else self._no_states()
+        return project(states, self._head)
 
     def open_cache(self, slots: int, capacity: int) -> SegmentCache | None:
         """See the interface. Where logits are shifted, a block's first one would need a state that is not computed."""
         if self.facts.layout.kind != "block" or self.shift:
             return None
-        return SegmentCache(slots, capacity, self._states, lambda states: project(states, self._head))
+        return SegmentCache(slots, capacity, self._decoded_states, partial(project, weight=self._head))
 
     def open_window_cache(self, slots: int, capacity: int) -> RowWindows | None:
         """See the interface: models that see whole rows."""
         if self.facts.layout.kind != "full":
             return None
-        return RowWindows(slots, capacity, self._states, lambda states: project(states, self._head), self.shift)
+        head = partial(project, weight=self._head)
+        return RowWindows(slots, capacity, self._decoded_states, head, self.shift)
 
     def _pack_views(self, views: Views) -> Packed:
         valid, where, layout, prompt = views.valid, views.scored, views.layout, views.prompt_length
@@ -225,8 +229,15 @@ class TransformerAdapter(ModelAdapter):
     def _read_states(self, packed: Packed) -> Tensor:
         """[M,H] hidden states at the packed row's places to read."""
         if not len(packed.read):
-            return self._head.new_zeros((0, self._head.shape[1]))
+            return self._no_states()
         return self._states(packed)[packed.read]
+
+    def _decoded_states(self, packed: Packed) -> Tensor:
+        """As :meth:`_read_states` for decoding; a forward that reads nothing may still fill a cache."""
+        return read_states(self.module.model, packed)
+
+    def _no_states(self) -> Tensor:
+        return self._head.new_zeros((0, self._head.shape[1]))
 
     def _states(self, packed: Packed) -> Tensor:
         """[T,H] hidden states of a packed row."""

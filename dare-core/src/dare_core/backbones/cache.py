@@ -96,7 +96,7 @@ class SegmentCache(KeyValueCache):
     Args:
         slots: rows it has room for.
         capacity: tokens per row.
-        states: runs the backbone on a packed row and gives the states [T,H] of all its tokens.
+        states: runs the backbone on a packed row and gives the states [M,H] that are read.
         head: turns states [M,H] into logits [M,V].
     """
 
@@ -142,7 +142,7 @@ class SegmentCache(KeyValueCache):
         states = self._states(packed)
         for slot, length in zip(used, final, strict=True):
             self._lengths[slot] = length
-        return self._head(states[packed.read])
+        return self._head(states)
 
     def _plan(
         self, used: list[int], cached: list[int], sizes: list[int], several: list[int], block: Tensor

@@ -91,7 +91,7 @@ class RowWindows(WindowCache):
     Args:
         slots: rows it has room for.
         capacity: tokens per row.
-        states: runs the backbone on a packed row and gives the states [T,H] of all its tokens.
+        states: runs the backbone on a packed row and gives the states [M,H] that are read.
         head: turns states [M,H] into logits [M,V].
         shift: of the adapter's logits.
     """
@@ -125,8 +125,7 @@ class RowWindows(WindowCache):
         places = (slots[:, None] * self._store.capacity + place)[computed]
         groups, restore = self._groups(used, lengths, sizes, tokens.device)
         plan = WindowPlan(self._store, groups, places, restore)
-        states = self._states(Packed(tokens[computed], place[computed], plan, read))
-        return self._head(states[read])
+        return self._head(self._states(Packed(tokens[computed], place[computed], plan, read)))
 
     def _read(self, computed: Tensor, where: Tensor) -> Tensor:
         """[M] packed index of the state that each scored position's logits come from."""
