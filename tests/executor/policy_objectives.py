@@ -37,7 +37,7 @@ from dare_algos_grpo.wd1 import Wd1
 from dare_core.api import SectionConfig
 from dare_core.interfaces import Algorithm, LikelihoodEstimator, Objective, PlanContext
 from dare_core.testing.toy_models import ToyMasked
-from dare_core.types import Address, LossOutput, Progress, Rollout
+from dare_core.types import Address, LossInputs, LossOutput, Progress, Rollout, Scores
 
 ALGORITHMS: dict[str, tuple[type[Algorithm], Callable[..., SectionConfig], LikelihoodEstimator]] = {
     "d1": (D1, D1Section, OneStep(OneStepSection())),
@@ -126,3 +126,19 @@ def loss_and_gradient(objective: Objective, adapter: ToyMasked) -> tuple[LossOut
     found = torch.autograd.grad(out.loss, list(adapter.module.parameters()), allow_unused=True)
     blank = [torch.zeros_like(p) for p in adapter.module.parameters()]
     return out, [b if g is None else g for g, b in zip(found, blank, strict=True)]
+
+
+def loss_inputs_of(objective: Objective, scores: Scores) -> LossInputs:
+    """The loss inputs that the objective makes of ``scores``."""
+    seen: list[LossInputs] = []
+    algorithm = objective.algorithm
+    original = algorithm.loss
+
+    def kept(inputs: LossInputs) -> LossOutput:
+        seen.append(inputs)
+        return original(inputs)
+
+    algorithm.loss = kept
+    objective(scores)
+    algorithm.loss = original
+    return seen[0]

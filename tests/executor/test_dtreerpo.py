@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.executor.policy_objectives import drifted, loss_and_gradient
+from tests.executor.policy_objectives import drifted, loss_and_gradient, loss_inputs_of
 from tests.executor.test_tree_rollouts import grown
 from tests.executor.toy_runs import TOYS, metrics_of, online_spec, write_spec
 from tests.executor.toy_training import gradients, toy_engine, toy_rows
@@ -139,7 +139,7 @@ def test_self_distillation_is_the_distance_to_what_good_siblings_chose(adapter):
     objective = objective_of(adapter)
     algorithm, temperature = objective.algorithm, 0.7
     scores = adapter.token_logp(objective.views)
-    inputs = captured(objective, scores)
+    inputs = loss_inputs_of(objective, scores)
     found, cells = algorithm.self_distillation(inputs, temperature)
     snapshots, advantage = objective.rows.trace.snapshots, objective.advantages.value
     groups = sibling_groups(snapshots.parent, objective.rows.group[snapshots.row])
@@ -160,16 +160,6 @@ def test_self_distillation_is_the_distance_to_what_good_siblings_chose(adapter):
             terms.append(sum(q * (math.log(q + 1e-8) - logp[token]) for token, q in share.items()))
     assert cells == len(terms) > 0
     assert float(found.detach()) == pytest.approx(sum(terms) / len(terms), abs=1e-6)
-
-
-def captured(objective, scores):
-    """The loss inputs that the objective makes of ``scores``."""
-    seen = []
-    algorithm = objective.algorithm
-    original, algorithm.loss = algorithm.loss, lambda inputs: seen.append(inputs) or original(inputs)
-    objective(scores)
-    algorithm.loss = original
-    return seen[0]
 
 
 def test_distillation_grows_and_sharpens_over_the_run():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.executor.policy_objectives import drifted
+from tests.executor.policy_objectives import drifted, loss_inputs_of
 from tests.executor.toy_runs import TOYS, metrics_of, online_spec, write_spec
 from tests.executor.toy_training import toy_rows
 from tests.made_inputs import plan_context
@@ -194,22 +194,12 @@ def test_lambda_times_hidden_positions_is_the_length_and_shown_ones_have_no_grad
     views = objective.views
     algorithm = objective.algorithm
     scores = adapter.token_logp(views).leaves()
-    inputs = replace_live(objective, scores)
+    inputs = loss_inputs_of(objective, scores)
     length = rollout.response.sum(dim=1)[views.row]
     torch.testing.assert_close(algorithm.length_scale(inputs) * views.scored.sum(dim=1), length.float())
     objective(scores).loss.backward()
     assert (scores.logp.grad[~views.scored] == 0).all()
     assert (scores.logp.grad != 0).any()
-
-
-def replace_live(objective, scores):
-    """The loss inputs that the objective makes of ``scores``."""
-    seen = []
-    algorithm = objective.algorithm
-    original, algorithm.loss = algorithm.loss, lambda inputs: seen.append(inputs) or original(inputs)
-    objective(scores)
-    algorithm.loss = original
-    return seen[0]
 
 
 def test_equal_rewards_give_no_gradient_without_kl(adapter):
