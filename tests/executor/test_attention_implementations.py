@@ -126,12 +126,12 @@ def test_flash_without_a_gpu_is_refused_before_weights_are_read(tmp_path):
     family = FAMILIES[0]
     folder = family.write(tmp_path / "model")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(UserError, match="attention 'flash' is not available.*NVIDIA GPUs.*cpu"):
+    with pytest.raises(UserError, match=r"attention 'flash' is not available.*NVIDIA GPUs.*cpu"):
         family.load(folder, attention="flash")
 
 
 def test_flash_in_float32_is_refused():
-    with pytest.raises(UserError, match="computes in bfloat16 or float16, and this forward is torch.float32"):
+    with pytest.raises(UserError, match=r"computes in bfloat16 or float16, and this forward is torch\.float32"):
         VarlenPlan(runs_of(LENGTHS, CPU), sum(LENGTHS), kernel).attend(nn.Module(), *heads(), 0.3)
 
 

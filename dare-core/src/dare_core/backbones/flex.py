@@ -70,5 +70,6 @@ def flex_plan(
 
 @cache
 def _kernel(compiled: bool) -> Callable[..., Any]:
-    kernel: Callable[..., Any] = torch.compile(flex_attention, dynamic=True) if compiled else flex_attention
-    return kernel
+    if compiled:
+        return torch.compile(flex_attention, dynamic=True)
+    return flex_attention
