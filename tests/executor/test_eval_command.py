@@ -166,6 +166,16 @@ def test_compare_names_every_differing_key_and_marks_the_row(place, tmp_path):
     assert set(columns[1]["differences"]) == {"decoding.block_length", "decoding.steps_per_block"}
 
 
+def test_another_model_alone_is_no_other_protocol(place, tmp_path):
+    run(place, "-o", str(tmp_path / "a"))
+    ToyMasked(48, 24, 2).save(place / "other")
+    run(place, "-o", str(tmp_path / "b"), model="other")
+    shown = run_dare_here("eval", "compare", str(tmp_path / "a"), str(tmp_path / "b"), "--json", folder=place)
+    column = json.loads(shown.stdout)["tasks"][0]["columns"][1]
+    assert set(column["differences"]) == {"weights.model"}
+    assert not column["unlike"]
+
+
 def test_rescore_gives_the_stored_numbers_without_a_model(place, tmp_path):
     run(place, "-o", str(tmp_path / "first"))
     again = run_dare_here(

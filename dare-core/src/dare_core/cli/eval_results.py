@@ -21,8 +21,9 @@ app = typer.Typer()
 Folders = Annotated[list[Path], typer.Argument(help="Evaluations of one task, or folders of several.")]
 Folder = Annotated[Path, typer.Argument(help="A finished evaluation: the folder with items.jsonl.")]
 Into = Annotated[Path | None, typer.Option("--output", "-o", help="Write the judged items and their result here.")]
-#: what is compared, and no part of how
-COMPARED = ("weights.",)
+#: what is compared, and no part of how: a model's identity, but for how it computes
+COMPARED = ("weights.", "model.", "model_kind")
+COMPUTES = ("model.dtype", "model.attention", "model.device")
 
 
 @app.command("compare", short_help="Put evaluations side by side and name every difference of protocol.")
@@ -60,9 +61,13 @@ def _row(task: str, found: Sequence[EvaluationFolder | None]) -> dict[str, Any]:
             continue
         result = one.result()
         differing = {key: list(values) for key, values in differences(first, protocol).items()}
-        unlike = any(not key.startswith(COMPARED) for key in differing)
+        unlike = any(map(_is_protocol, differing))
         columns.append({**result, "unlike": unlike, "differences": differing})
     return {"task": task, "columns": columns}
+
+
+def _is_protocol(key: str) -> bool:
+    return key.startswith(COMPUTES) or not key.startswith(COMPARED)
 
 
 def _write(folders: Sequence[Path], rows: Sequence[Mapping[str, Any]]) -> None:
@@ -73,7 +78,7 @@ def _write(folders: Sequence[Path], rows: Sequence[Mapping[str, Any]]) -> None:
         sys.stdout.write(f"{row['task']}: {'   '.join(cells)}\n")
         for number, column in enumerate(row["columns"], start=1):
             for key, (there, here) in (column or {"differences": {}})["differences"].items():
-                mark = " " if key.startswith(COMPARED) else "!"
+                mark = "!" if _is_protocol(key) else " "
                 sys.stdout.write(f"  {mark} {key}: [1] {_value(there)}, [{number}] {_value(here)}\n")
 
 

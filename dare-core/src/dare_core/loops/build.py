@@ -208,7 +208,7 @@ def _session(
     until: int | None,
 ) -> Session:
     plan = parts.plan
-    closers = [part.close for part in (backend, parts.reward) if part is not None]
+    closers = [part.close for part in (backend, parts.reward, *parts.evaluators) if part is not None]
     return Session(
         section=plan.run,
         folder=folder,

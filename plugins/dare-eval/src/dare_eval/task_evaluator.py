@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from dare_core.api import DareError, Problem, UserError
@@ -14,6 +13,7 @@ from dare_eval.choices import choice_items
 from dare_eval.config import TaskSection
 from dare_eval.likelihood import LikelihoodSettings, split_tokens
 from dare_eval.measures import measures_of_choices, measures_of_responses
+from dare_eval.records import described, versions
 from dare_eval.scoring.judges import Judge, Judged, build_judge
 from dare_eval.scoring.python_judges import PYTHON_RULES, build_python_judge
 from dare_eval.tasks import library
@@ -152,9 +152,9 @@ class TaskEvaluator(ItemEvaluator):
             "prompt_format": "plain text" if first.prompt.text is not None else "chat template",
             **self._method(settings),
             "seed": context.seed,
-            "model": adapter.describe(),
+            "model": described(adapter),
             "model_kind": adapter.facts.kind,
-            "versions": _versions(),
+            "versions": versions(_PACKAGES),
         }
 
     def _method(self, settings: DecodingSettings) -> dict[str, Any]:
@@ -301,13 +301,3 @@ def _stored_prompt(item: Mapping[str, Any]) -> Prompt:
 
 def _content(prompt: Prompt) -> tuple[object, ...]:
     return (prompt.text, *((message.role, message.content) for message in prompt.messages))
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from dare_eval.config import HarnessSection
 from dare_eval.harness.model import HarnessModel
 from dare_eval.likelihood import LikelihoodSettings
 from dare_eval.measures import mean, share
+from dare_eval.records import described, versions
 from dare_eval.tasks.files import content_hash, locate
 
 #: the harness's own default: which examples its random samplers show
@@ -96,7 +96,7 @@ class HarnessEvaluator(ItemEvaluator):
             "decoding": asdict(self._settings(context.decoding)),
             "likelihood": self.config.likelihood.model_dump(mode="json"),
             "seed": context.seed,
-            "model": adapter.describe(),
+            "model": described(adapter),
             "model_kind": adapter.facts.kind,
             "versions": {
                 name: version(name) for name in ("dare-core", "dare-eval", "lm_eval", "torch", "transformers")
