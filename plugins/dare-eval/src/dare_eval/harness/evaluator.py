@@ -83,12 +83,12 @@ class HarnessEvaluator(ItemEvaluator):
     def protocol(self, context: EvaluationContext) -> Mapping[str, Any]:
         """See :meth:`ItemEvaluator.protocol`."""
         adapter = context.backend.adapter
-        described = {key: value for key, value in self._task.dump_config().items() if key != "dataset_kwargs"}
+        task = {key: value for key, value in self._task.dump_config().items() if key != "dataset_kwargs"}
         return {
             "evaluator": "lm-eval",
             "task": self.config.task,
             "task_version": str(self._task.VERSION),
-            "task_description": described,
+            "task_description": task,
             "data": dict(self._sources),
             "items": self._documents,
             "limit": self.config.limit,
@@ -98,9 +98,7 @@ class HarnessEvaluator(ItemEvaluator):
             "seed": context.seed,
             "model": described(adapter),
             "model_kind": adapter.facts.kind,
-            "versions": {
-                name: version(name) for name in ("dare-core", "dare-eval", "lm_eval", "torch", "transformers")
-            },
+            "versions": versions(("dare-core", "dare-eval", "lm_eval", "torch", "transformers", "tokenizers")),
         }
 
     def _settings(self, decoding: DecodingSettings) -> DecodingSettings:
