@@ -132,16 +132,16 @@ algorithm: group-pg
 
 @contextmanager
 def pretend_catalog(folder: Path) -> Iterator[Catalog]:
-    """Core's components and the pretend ones, whatever else is installed; torch counts as there."""
+    """Core's components and the pretend ones, whatever else is installed; core's extras count as installed."""
     with installed(folder, PRETEND):
         points = [point for found in distributions(path=[str(folder)]) for point in found.entry_points]
-        with patch("dare_core.plugins.loading.missing_imports", _missing_but_torch):
+        with patch("dare_core.plugins.loading.missing_imports", _missing_of_plugins):
             catalog = Catalog.load(entry_points=points)
         yield catalog
 
 
-def _missing_but_torch(names: Iterable[str], distribution: str, requires: Iterable[str]) -> tuple[MissingImport, ...]:
-    return missing_imports([name for name in names if name != "torch"], distribution, requires)
+def _missing_of_plugins(names: Iterable[str], distribution: str, requires: Iterable[str]) -> tuple[MissingImport, ...]:
+    return () if distribution == "dare-core" else missing_imports(names, distribution, requires)
 
 
 def needs_official_plugins() -> None:
