@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from dare_llada.config import LladaSection, check_architecture
+from dare_llada.config import LladaSection
 from dare_llada.plugin import dare_detect_model, dare_model_adapters
 from dare_llada.testing import tiny_config
 
@@ -84,13 +84,23 @@ def test_an_id_outside_the_vocabulary_is_named():
 )
 def test_an_architecture_that_is_not_computed_is_refused_by_key_and_value(key, value):
     with pytest.raises(ValueError, match=rf"{key}={value!r} is not supported; supported: "):
-        check_architecture(PUBLISHED | {key: value})
+        section().facts(PUBLISHED | {key: value})
 
 
 def test_an_absent_architecture_key_counts_with_its_published_default():
     config = {key: value for key, value in PUBLISHED.items() if key not in ("block_type", "rope")}
     with pytest.raises(ValueError, match=r"block_type='sequential' \(the default of an absent key\).*rope=False"):
-        check_architecture(config)
+        section().facts(config)
+
+
+def test_missing_sizes_are_named_together():
+    config = {key: value for key, value in PUBLISHED.items() if key not in ("d_model", "vocab_size", "embedding_size")}
+    with pytest.raises(ValueError, match="config has no 'd_model'; config has no 'vocab_size'"):
+        section().facts(config)
+
+
+def test_several_published_end_ids_all_end_a_response():
+    assert section().facts(PUBLISHED | {"eos_token_id": [126081, 7]}).eos_ids == (126081, 7, 126348)
 
 
 def test_embedding_rows_come_before_the_vocabulary_size():
@@ -119,7 +129,7 @@ def test_the_mixture_is_told_from_the_dense_model_whose_type_it_shares(config):
 
 def test_the_component_claims_only_what_stands():
     components = {component.kind: component.provides for component in dare_model_adapters()}
-    assert components == {kind: {"masked", "token-logp"} for kind in ("llada", "llada-moe")}
+    assert components == {kind: {"masked", "token-logp", "kv-approx"} for kind in ("llada", "llada-moe")}
 
 
 def test_unknown_options_are_refused():

@@ -11,16 +11,15 @@ from typing import Any
 
 from pydantic import Field
 
+from dare_core.backbones.published import FamilyIds, Supported, check_published, choose_ids, value_of
 from dare_core.spec.sections import ModelSection
 from dare_core.types.model import AttentionLayout, ModelFacts
 
-#: ids of the published tokenizer
-MASK, END_OF_TEXT, END_OF_TURN = 126336, 126081, 126348
-#: vocabulary rows of the published checkpoints, of which the tokenizer knows the first 126349
-PUBLISHED_ROWS, PUBLISHED_TOKENS = 126464, 126349
+#: <|mdm_mask|>, <|endoftext|>, <|eot_id|> of the released tokenizer
+LLADA = FamilyIds(mask=126336, end=126081, end_of_turn=126348, rows=126464, tokens=126349)
 
-#: key -> (default where the key is absent, supported values, what they mean)
-_SUPPORTED: Mapping[str, tuple[Any, tuple[Any, ...], str]] = {
+REQUIRED = ("d_model", "n_heads", "n_layers")
+SUPPORTED: Supported = {
     "block_type": ("sequential", ("llama",), "separate q, k, v and gate matrices"),
     "layer_norm_type": ("default", ("rms",), "RMSNorm"),
     "activation_type": ("swiglu", ("silu",), "silu of the gate"),
@@ -58,65 +57,24 @@ class LladaSection(ModelSection):
         Raises:
             ValueError: an unsupported architecture key, or an id that is missing or outside the vocabulary.
         """
-        check_architecture(published)
+        has_rows = published.get("embedding_size") is not None
+        check_published(published, supported=SUPPORTED, required=REQUIRED if has_rows else (*REQUIRED, "vocab_size"))
         rows = vocabulary_rows(published)
-        eos = _id(None, published, "eos_token_id", END_OF_TEXT, rows)
-        eot = _id(self.eot_id, published, "eot_token_id", END_OF_TURN, rows)
-        mask = _id(self.mask_id, published, "mask_token_id", MASK, rows)
-        if mask is None:
-            raise ValueError("config has no 'mask_token_id'; give 'mask_id' in the model section")
-        eos_ids = self.eos_ids if self.eos_ids is not None else tuple(i for i in (eos, eot) if i is not None)
-        if not eos_ids:
-            raise ValueError("config has no 'eos_token_id'; give 'eos_ids' in the model section")
-        pad = _id(self.pad_id, published, "pad_token_id", eos_ids[0], rows)
+        ids = choose_ids(self, self.eot_id, {**published, "vocab_size": rows}, LLADA)
         return ModelFacts(
             kind="llada",
             diffusion="masked",
             vocab_size=rows,
-            mask_id=mask,
-            eos_ids=eos_ids,
-            pad_id=eos_ids[0] if pad is None else pad,
-            max_positions=int(_value(published, "max_sequence_length", 1024)),
+            mask_id=ids.mask_id,
+            eos_ids=ids.eos_ids,
+            pad_id=ids.pad_id,
+            max_positions=int(value_of(published, "max_sequence_length", 1024)),
             layout=AttentionLayout(),
-            head_rows_unused=PUBLISHED_TOKENS if rows == PUBLISHED_ROWS else None,
-            extra_ids={} if eot is None else {"eot": eot},
+            head_rows_unused=ids.head_rows_unused,
+            extra_ids=ids.extra_ids,
         )
 
 
-def check_architecture(published: Mapping[str, Any]) -> None:
-    """Refuse what the backbone does not compute.
-
-    Raises:
-        ValueError: names every key, its value and what is supported.
-    """
-    problems = []
-    for key, (default, allowed, meaning) in _SUPPORTED.items():
-        value = published.get(key, default)
-        if value not in allowed:
-            absent = " (the default of an absent key)" if key not in published else ""
-            problems.append(f"{key}={value!r}{absent} is not supported; supported: {allowed[0]!r} ({meaning})")
-    problems += [f"config has no {key!r}" for key in ("d_model", "n_heads", "n_layers") if published.get(key) is None]
-    if vocabulary_rows(published, check=False) is None:
-        problems.append("config has neither 'embedding_size' nor 'vocab_size'")
-    if problems:
-        raise ValueError("; ".join(problems))
-
-
-def vocabulary_rows(published: Mapping[str, Any], *, check: bool = True) -> Any:
+def vocabulary_rows(published: Mapping[str, Any]) -> int:
     """Rows of embedding and head: ``embedding_size``, or ``vocab_size`` where that is null or absent."""
-    rows = published.get("embedding_size") or published.get("vocab_size")
-    return int(rows) if check and rows is not None else rows
-
-
-def _value(published: Mapping[str, Any], key: str, default: Any) -> Any:
-    """The key's value; null and absent keys have the default."""
-    value = published.get(key)
-    return default if value is None else value
-
-
-def _id(given: int | None, published: Mapping[str, Any], key: str, fallback: int, rows: int) -> int | None:
-    if given is not None:
-        return given
-    if published.get(key) is not None:
-        return int(published[key])
-    return fallback if fallback < rows else None
+    return int(value_of(published, "embedding_size", published.get("vocab_size")))

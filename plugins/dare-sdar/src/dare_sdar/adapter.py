@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from torch import nn
 from transformers import Qwen2Tokenizer, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from dare_core.backbones.experts import EXPERTS as EXPERTS_IMPLEMENTATION
 from dare_core.backbones.stock import LayerParts, StockAdapter
 from dare_core.backbones.text import read_tokenizer
 from dare_core.interfaces import TextCodec
@@ -78,7 +77,3 @@ class SdarMoeAdapter(SdarAdapter):
     def layer_parts(cls, published: Mapping[str, Any], layer: int) -> LayerParts:
         """See the base class."""
         return mixed_layer(published, layer)
-
-    def describe(self) -> dict[str, Any]:
-        """See the interface."""
-        return super().describe() | {"experts": EXPERTS_IMPLEMENTATION}
