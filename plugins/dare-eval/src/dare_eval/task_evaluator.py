@@ -15,7 +15,7 @@ from dare_eval.likelihood import LikelihoodSettings, split_tokens
 from dare_eval.measures import measures_of_choices, measures_of_responses
 from dare_eval.records import described, versions
 from dare_eval.scoring.judges import Judge, Judged, build_judge
-from dare_eval.scoring.python_judges import PYTHON_RULES, build_python_judge
+from dare_eval.scoring.python_judges import PYTHON_RULES, PythonJudge, build_python_judge
 from dare_eval.tasks import library
 from dare_eval.tasks.description import TaskDescription
 from dare_eval.tasks.rows import Question, read_questions
@@ -165,12 +165,11 @@ class TaskEvaluator(ItemEvaluator):
     def _rule(self) -> dict[str, Any]:
         if self.task.scoring is None:
             return {}
-        limits = self.config.code.model_dump(mode="json", exclude={"workers"})
-        return {
-            "rule": self.task.scoring.rule,
-            "options": dict(self.task.scoring.options),
-            **({"code": limits} if self.task.scoring.rule in PYTHON_RULES else {}),
-        }
+        rule = {"rule": self.task.scoring.rule, "options": dict(self.task.scoring.options)}
+        if isinstance(self._judge, PythonJudge):
+            limits = self.config.code.model_dump(mode="json", exclude={"workers"})
+            rule |= {"code": limits, "fence": self._judge.isolation}
+        return rule
 
     def _shots(self) -> int:
         count = self.task.shots.count if self.task.shots is not None else 0
