@@ -5,24 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dare_core.cli.spec_arguments import Overlays, Sets, resolved_plan
-from dare_core.components import Slot
+from dare_core.cli.decoder import Adapter, Decoder, Model, Seed, Spec
+from dare_core.cli.denoising import Trace, Watching, watching
+from dare_core.cli.spec_arguments import Overlays, Sets
 from dare_core.errors import Problem, UserError
 from dare_core.types.examples import Message, Prompt
 
 if TYPE_CHECKING:
-    from dare_core.spec.plan import Choice
-    from dare_core.spec.sections import PeftSection
+    from dare_core.types import Rollout
 
 Prompts = Annotated[list[str], typer.Argument(help="Prompts; default: lines of standard input.", show_default=False)]
-Model = Annotated[Path | None, typer.Option("--model", help="Published model folder.")]
-Adapter = Annotated[Path | None, typer.Option("--adapter", help="Adapter folder in peft's format.")]
-Spec = Annotated[Path | None, typer.Option("--spec", help="Take model, adapter and rollout sections from this spec.")]
 Input = Annotated[
     Path | None,
     typer.Option("--input", "-i", help="Prompts: .jsonl rows with `prompt` or `messages`, or one per line."),
@@ -30,9 +28,6 @@ Input = Annotated[
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="File for the JSON lines; default: stdout.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Prompts are plain text to continue, not chat turns.")]
 Samples = Annotated[int, typer.Option("--samples", min=1, help="Responses per prompt.")]
-Seed = Annotated[
-    int | None, typer.Option("--seed", min=0, help="Seed of the sampling draws; default: the spec's, or 0.")
-]
 
 
 def generate(
@@ -47,28 +42,35 @@ def generate(
     plain: Plain = False,
     samples: Samples = 1,
     seed: Seed = None,
+    watch: Watching = False,
+    trace: Trace = None,
 ) -> int:
     """Sample responses as JSON lines. Without a spec, `--set rollout.KEY=VALUE` sets the decoding protocol."""
-    if (model is None) == (spec is None):
-        raise UserError(Problem("give either --model, a model folder, or --spec"))
+    decoder = Decoder.choose(model=model, spec=spec, adapter=adapter, overlays=overlay, sets=sets, seed=seed)
     questions = list(_questions(prompts, input_file, plain))
-    if spec is not None:
-        plan = resolved_plan(spec, overlay, sets)
-        if Slot.ROLLOUT not in plan:
-            raise UserError(Problem("this spec has no rollout section, so nothing says how to decode", path="rollout"))
-        chosen, rollout, peft, run_seed = plan[Slot.MODEL], plan[Slot.ROLLOUT], plan.peft, plan.run.seed
-    else:
-        from dare_core.cli.sources import folder_choices
-
-        chosen, rollout = folder_choices(str(model), {}, sets)
-        peft, run_seed = None, 0
-    lines = _generated(chosen, rollout, peft, adapter, questions, samples, run_seed if seed is None else seed)
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    rows = [(question.id, sample) for question in questions for sample in range(samples)]
+    with ExitStack() as stack:
+        stack.callback(decoder.close)
+        seen = stack.enter_context(watching(decoder.decode, rows, live=watch, trace=trace))
+        result = decoder.generate(questions, samples, watch=seen)
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in _lines(result, rows))
     if output is None:
         sys.stdout.write(text)
     else:
         output.write_text(text, encoding="utf-8")
     return 0
+
+
+def _lines(result: Rollout, rows: Sequence[tuple[str, int]]) -> Iterator[dict[str, Any]]:
+    for row, (name, sample) in enumerate(rows):
+        yield {
+            "id": name,
+            "sample": sample,
+            "response": result.text[row],
+            "finish": result.finish[row],
+            "token_ids": result.tokens[row][result.completion[row]].tolist(),
+            "forwards": int(result.forwards[row]),
+        }
 
 
 def _questions(arguments: Sequence[str], path: Path | None, plain: bool) -> Iterator[Prompt]:
@@ -110,49 +112,3 @@ def _question(row_id: str, index: int, row: Any, plain: bool) -> Prompt:
         raise UserError(Problem("a row needs 'prompt' (text) or 'messages' (turns)", where=row_id))
     name = str(row.get("id", row_id)) if isinstance(row, Mapping) else row_id
     return Prompt(name, index, text=text) if plain else Prompt(name, index, messages=(Message("user", text),))
-
-
-def _generated(
-    model: Choice,
-    rollout: Choice,
-    peft: PeftSection | None,
-    adapter: Path | None,
-    prompts: Sequence[Prompt],
-    samples: int,
-    seed: int,
-) -> Iterator[dict[str, Any]]:
-    from dare_core.interfaces import RolloutRequest
-    from dare_core.loops.placement import load_model, peft_section_of
-    from dare_core.spec.sections import RolloutSection
-    from dare_core.types import Address
-
-    section = rollout.config
-    if not isinstance(section, RolloutSection):
-        raise TypeError(f"{rollout.name} is not configured by a rollout section")
-    if adapter is not None:
-        peft = peft_section_of(adapter)
-    elif peft is not None and peft.adapter is None:
-        peft = None
-    backend = rollout.target()(section, load_model(model, peft, seed))
-    # The address of a run's first rollout: a spec's own prompts give the same tokens here as there.
-    request = RolloutRequest(
-        prompts=prompts,
-        samples=samples,
-        settings=section.settings(backend.adapter.facts.layout),
-        address=Address(seed, "rollout", 0),
-    )
-    try:
-        result = backend.generate(request)
-    finally:
-        backend.close()
-    for row, text in enumerate(result.text):
-        prompt = prompts[row // samples]
-        kept = result.tokens[row][result.completion[row]]
-        yield {
-            "id": prompt.id,
-            "sample": row % samples,
-            "response": text,
-            "finish": result.finish[row],
-            "token_ids": kept.tolist(),
-            "forwards": int(result.forwards[row]),
-        }

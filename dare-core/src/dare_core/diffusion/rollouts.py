@@ -14,8 +14,8 @@ from dare_core.diffusion.canvas import response_end
 from dare_core.diffusion.completion import completion_mask
 from dare_core.diffusion.denoise import DenoiseResult, decoding_layout
 from dare_core.errors import Problem, UserError
-from dare_core.interfaces import ModelAdapter, RolloutRequest
-from dare_core.types import Edits, Prompt, Rollout, Snapshots, Trace
+from dare_core.interfaces import ModelAdapter, RolloutRequest, TextCodec
+from dare_core.types import Edits, ModelFacts, Prompt, Rollout, Snapshots, Trace
 
 Recorded = TypeVar("Recorded", Snapshots, Edits)
 
@@ -44,7 +44,7 @@ def sample_rows(adapter: ModelAdapter, request: RolloutRequest) -> SampleRows:
     Raises:
         UserError: see :func:`encode_prompts`.
     """
-    encoded = encode_prompts(adapter, request)
+    encoded = encode_prompts(adapter.text, adapter.facts, request)
     ids = [prompt.index * request.samples + g for prompt in request.prompts for g in range(request.samples)]
     return SampleRows(
         tokens=[tokens for tokens in encoded for _ in range(request.samples)],
@@ -53,26 +53,24 @@ def sample_rows(adapter: ModelAdapter, request: RolloutRequest) -> SampleRows:
     )
 
 
-def encode_prompts(adapter: ModelAdapter, request: RolloutRequest) -> list[list[int]]:
-    """Token ids of the request's prompts.
+def encode_prompts(text: TextCodec, facts: ModelFacts, request: RolloutRequest) -> list[list[int]]:
+    """Token ids of the request's prompts; needs no weights.
 
     Raises:
-        UserError: prompts that do not fit the model with the asked new tokens, each named.
+        UserError: prompts without a token, and prompts that do not fit the model with the asked new tokens, each named.
     """
-    limit = adapter.facts.max_positions
-    encoded = [adapter.text.encode_prompt(prompt) for prompt in request.prompts]
-    settings, layout = request.settings, decoding_layout(adapter.facts, request.settings)
+    encoded = [text.encode_prompt(prompt) for prompt in request.prompts]
+    settings, layout = request.settings, decoding_layout(facts, request.settings)
     from_start = layout.kind == "block" and layout.origin == "global"
     new = f"{settings.new_tokens} new ones are asked for{', in whole blocks' * settings.whole_blocks}"
-    problems = [
-        Problem(
-            f"prompt {prompt.id!r} has {len(ids)} tokens, and {new}; the model takes {limit}",
-            path="rollout.new_tokens",
-            hint="shorten the prompt, lower new_tokens, or set data.max_prompt_tokens and data.on_long_row: drop",
-        )
-        for prompt, ids in zip(request.prompts, encoded, strict=True)
-        if response_end(len(ids), settings, from_start=from_start) > limit
-    ]
+    problems = []
+    for prompt, ids in zip(request.prompts, encoded, strict=True):
+        if not ids:
+            problems.append(Problem(f"prompt {prompt.id!r} is empty", hint="give at least one token"))
+        elif response_end(len(ids), settings, from_start=from_start) > facts.max_positions:
+            message = f"prompt {prompt.id!r} has {len(ids)} tokens, and {new}; the model takes {facts.max_positions}"
+            hint = "shorten the prompt, lower new_tokens, or set data.max_prompt_tokens and data.on_long_row: drop"
+            problems.append(Problem(message, path="rollout.new_tokens", hint=hint))
     if problems:
         raise UserError(problems)
     return encoded
