@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from dare_core.capabilities import provider_of
 from dare_core.catalog import Catalog
 from dare_core.components import Slot
 
@@ -32,10 +33,30 @@ def matrix() -> str:
     return f"```\n{printed.strip()}\n```"
 
 
+def decoders() -> str:
+    """Rollout backends: exactness, what they need of a model, which families have it, and what they record."""
+    catalog = Catalog.load()
+    families = catalog.components(Slot.MODEL)
+    lines = [
+        "| `rollout.kind` | package | exactness | needs of the model | families | provides |",
+        "|---|---|---|---|---|---|",
+    ]
+    for item in catalog.components(Slot.ROLLOUT):
+        component = item.component
+        needs = {word for word in component.needs if provider_of(word) is Slot.MODEL}
+        served = [f"`{one.component.kind}`" for one in families if needs <= one.component.provides]
+        words = [", ".join(f"`{word}`" for word in sorted(group)) for group in (needs, component.provides)]
+        exactness = catalog.target_class(item).exactness
+        shown = f"{words[0] or 'nothing'} | {'all' if len(served) == len(families) else ', '.join(served)}"
+        lines.append(f"| `{component.kind}` | {item.distribution} | {exactness} | {shown} | {words[1]} |")
+    return "\n".join(lines)
+
+
 #: (file, name between the markers) -> what writes it
 PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("README.md", "kinds"): kinds,
     ("docs/algorithms/README.md", "matrix"): matrix,
+    ("docs/rollout.md", "decoders"): decoders,
 }
 
 
