@@ -1,7 +1,7 @@
 """Teach a small diffusion language model 4x4 Sudoku: fine-tuning, then reinforcement learning.
 
-Runs the two specs beside this file with ``dare run`` and shows what each stage brought on held-out puzzles. A stage that
-was interrupted is resumed; one that is finished is only shown.
+Runs the two specs beside this file with ``dare run`` and shows what each stage brought on held-out puzzles. A stage
+that was interrupted is resumed; one that is finished is only shown.
 """
 
 from __future__ import annotations

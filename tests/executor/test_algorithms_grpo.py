@@ -257,7 +257,10 @@ def test_defaults_and_presets_name_options_that_exist(kind):
         assert sections["rollout"].settings().temperature > 0
 
 
-@pytest.mark.parametrize("kind", [kind for kind, component in COMPONENTS.items() if "algorithm.scale" in component.presets.get("dare-2604", {})])
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind, component in COMPONENTS.items() if "algorithm.scale" in component.presets.get("dare-2604", {})],
+)
 def test_the_unified_preset_is_one_loss_for_all(kind):
     sections = sections_of(kind, {**COMPONENTS[kind].defaults, **COMPONENTS[kind].presets["dare-2604"]})
     assert sections["optim"].batch_size == 16 * sections["algorithm"].group_size
