@@ -50,8 +50,12 @@ def spec_of(algorithm, model):
         data["reference"] = "{a}"
         spec["rollout"] = {"new_tokens": 8, "block_length": 4, "steps_per_block": 2, "temperature": 1.0}
         spec["reward"] = {"kind": "python", "function": "tests.executor.toy_runs:digits", "full_score": 1e9}
-    if "group_size" in CATALOG.config_class(registered).model_fields:
+    fields = CATALOG.config_class(registered).model_fields
+    if "group_size" in fields:
         spec["algorithm"]["group_size"] = spec["optim"]["batch_size"] = 4
+    # Four responses may be the leaves of a tree; rewards are graded, and few responses end.
+    fitting = {"root_branches": 2, "branches": 2, "mean_reward_range": None, "fail_overlong": False}
+    spec["algorithm"] |= {name: value for name, value in fitting.items() if name in fields}
     return spec
 
 
