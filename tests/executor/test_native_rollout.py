@@ -18,7 +18,7 @@ TOY = ToyMasked(12, 48, 3)
 QUESTIONS = [
     Prompt(id="first", index=4, text="abc"),
     Prompt(id="second", index=1, messages=(Message("user", "hi"),)),
-    Prompt(id="third", index=7, text=""),
+    Prompt(id="third", index=7, text="b"),
 ]
 
 
@@ -41,7 +41,7 @@ def test_rows_come_in_the_order_of_prompts_then_samples_with_their_ids() -> None
     assert got.sample_id.tolist() == [12, 13, 14, 3, 4, 5, 21, 22, 23]
     assert got.group.tolist() == [4] * 3 + [1] * 3 + [7] * 3
     assert got.example_id == ("first",) * 3 + ("second",) * 3 + ("third",) * 3
-    assert got.prompt_length.tolist() == [3] * 3 + [2] * 3 + [0] * 3
+    assert got.prompt_length.tolist() == [3] * 3 + [2] * 3 + [1] * 3
     assert got.tokens[3, :2].tolist() == TOY.text.encode_prompt(QUESTIONS[1])
     assert got.policy_version == 17
     assert got.trace.replayable

@@ -102,6 +102,7 @@ TREE: Mapping[str, Any] = {
     "likelihood.kind": "snapshots",
     "likelihood.temperature": 1.0,
     "likelihood.scored_tokens": "completion",
+    "rollout.schedule": "even",
     "optim.lr": 3e-5,
     "optim.batch_size": 64,
 }
