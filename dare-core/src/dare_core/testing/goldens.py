@@ -22,28 +22,28 @@ class GoldenCase:
 
     @property
     def id(self) -> str:
-        """Unique within the group."""
-        return str(self.spec["id"])
+        """Unique within the group; the folder's name where the case does not say."""
+        return str(self.spec.get("id", self.folder.name))
 
     @property
     def group(self) -> str:
         """For example ``models/llada``."""
-        return str(self.spec["group"])
+        return str(self.spec.get("group", ""))
 
     @property
     def kind(self) -> str:
         """What is computed: ``logits``, ``loss``, ..."""
-        return str(self.spec["kind"])
+        return str(self.spec.get("kind", ""))
 
     @property
     def topic(self) -> str:
         """One line about the case."""
-        return str(self.spec["topic"])
+        return str(self.spec.get("topic", ""))
 
     @property
     def needed_by(self) -> str:
         """The part of the project that first needs it."""
-        return str(self.spec["needed_by"])
+        return str(self.spec.get("needed_by", ""))
 
     @property
     def settings(self) -> Mapping[str, Any]:
