@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -69,6 +70,12 @@ def test_an_adapter_is_exported_alone_or_merged_into_a_model(trained, tmp_path):
 
     start = ToyMasked(8, 12, seed=3).module.bias.detach()
     torch.testing.assert_close(found["bias"], start + 2.0 * low["a"] @ low["b"])
+
+
+def test_merging_needs_no_data(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "moved", ignore=shutil.ignore_patterns("*.jsonl"))
+    merged = run_dare_here("export", "runs/lora", "--merge", "-o", "model", folder=tmp_path / "moved")
+    assert merged.code == 0, merged.stderr
 
 
 def test_merging_a_fully_trained_run_is_refused(trained, tmp_path):

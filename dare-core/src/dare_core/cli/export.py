@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from dare_core.cli.context import catalog, emit
+from dare_core.cli.context import emit
+from dare_core.cli.sources import checkpoint_of, source_of
 from dare_core.cli.spec_arguments import AsJson
 from dare_core.errors import Problem, UserError
-from dare_core.run.checkpoint import COMPLETE, Checkpoint, verify
-from dare_core.run.folder import RunFolder
+from dare_core.run.checkpoint import verify
 
 Source = Annotated[Path, typer.Argument(help="Run folder, or one of its checkpoints.")]
 Target = Annotated[Path, typer.Option("--output", "-o", help="Folder to write; must not exist.")]
@@ -25,13 +25,16 @@ def export(source: Source, output: Target, merge: Merge = False, best: Best = Fa
     """Write a trained model folder (published layout) or adapter folder (peft's format)."""
     if output.exists():
         raise UserError(Problem(f"{output} exists; nothing is written over", hint="name a folder that does not exist"))
-    folder, checkpoint = _found(source, best)
+    found = checkpoint_of(source, best)
+    if found is None:
+        raise UserError(Problem("is no run folder and none of a run's checkpoints", where=str(source)))
+    checkpoint = found[1]
     verify(checkpoint)
     adapter = checkpoint.path / "adapter"
     if merge and not adapter.is_dir():
         raise UserError(Problem("this run trained the whole model: there is no adapter to merge", where=str(source)))
     if merge:
-        _merge(folder, adapter, output)
+        _merge(source, best, output)
     else:
         shutil.copytree(adapter if adapter.is_dir() else checkpoint.path / "model", output)
     kind = "adapter" if adapter.is_dir() and not merge else "model"
@@ -42,29 +45,8 @@ def export(source: Source, output: Target, merge: Merge = False, best: Best = Fa
     return 0
 
 
-def _found(source: Path, best: bool) -> tuple[RunFolder, Checkpoint]:
-    if (source / COMPLETE).is_file():
-        step = int(source.resolve().name.removeprefix("step_"))
-        return RunFolder.open(source.resolve().parent.parent, write=False), Checkpoint(step, source)
-    folder = RunFolder.open(source, write=False)
-    found = folder.latest_checkpoint()
-    if best:
-        recorded = folder.state().best
-        if recorded is None:
-            raise UserError(Problem("no best checkpoint is recorded: run.keep_best was not set", where=str(source)))
-        found = next((c for c in folder.checkpoints() if c.step == recorded.step), None)
-    if found is None:
-        raise UserError(Problem("the run has no complete checkpoint yet", where=str(source)))
-    return folder, found
-
-
-def _merge(folder: RunFolder, adapter: Path, output: Path) -> None:
-    from dare_core.components import Slot
+def _merge(source: Path, best: bool, output: Path) -> None:
     from dare_core.loops.placement import load_model
-    from dare_core.spec.resolve import plan_from_resolved
 
-    plan = plan_from_resolved(folder.resolved(), catalog())
-    if plan.peft is None:
-        raise UserError(Problem("the run's spec has no peft section", where=str(folder.path)))
-    section = plan.peft.model_copy(update={"adapter": str(adapter)})
-    load_model(plan[Slot.MODEL], section, plan.run.seed).save(output)
+    found = source_of(source, adapter=None, wishes={}, sets=[], best=best)
+    load_model(found.model, found.peft, found.seed).save(output)

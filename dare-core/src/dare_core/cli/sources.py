@@ -77,7 +77,7 @@ def source_of(
     Raises:
         UserError: it is none of these, or sections are wrong; carries every problem.
     """
-    found = _checkpoint(path, best)
+    found = checkpoint_of(path, best)
     if found is None:
         if best:
             raise UserError(Problem("is no run, so it has no best checkpoint", where=str(path)))
@@ -159,7 +159,7 @@ def _refuse_other_sections(root: Node, reader: OptionReader) -> None:
             reader.problems.append(Problem(message, name, node.where, "set model.* or rollout.* options"))
 
 
-def _checkpoint(path: Path, best: bool) -> tuple[RunFolder, Checkpoint] | None:
+def checkpoint_of(path: Path, best: bool) -> tuple[RunFolder, Checkpoint] | None:
     """The run and checkpoint that ``path`` names; None if it is neither."""
     if (path / COMPLETE).is_file():
         step = int(path.resolve().name.removeprefix("step_"))
