@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from tests.executor.toy_runs import TOYS, metrics_of, offline_spec, write_spec
@@ -67,8 +68,22 @@ def test_answers_that_do_not_fit_are_named_before_training(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_rows_batch_and_reward_are_checked_together(tmp_path):
+    write_spec(tmp_path, offline_spec(optim__batch_size=11, data__completion="{answer}{answer}{answer}{answer}"))
+    result = run_dare_here("run", "spec.yaml", folder=tmp_path)
+    assert "a batch of 11" in result.stderr
+    assert "rows do not fit the model" in result.stderr
+
+
+def test_every_row_that_cannot_be_written_in_tokens_is_named(tmp_path):
+    write_spec(tmp_path, offline_spec(data__completion="{answer}é"))
+    result = run_dare_here("run", "spec.yaml", folder=tmp_path)
+    assert result.code == 2
+    assert len(re.findall("holds 'é'", result.stderr)) == 10
+
+
 def test_a_batch_larger_than_the_data_is_refused(tmp_path):
     write_spec(tmp_path, offline_spec(optim__batch_size=11))
     result = run_dare_here("run", "spec.yaml", folder=tmp_path)
     assert result.code == 2
-    assert "a batch of 11 different rows cannot be made from 10" in result.stderr
+    assert "optim.batch_size: a batch of 11 different rows cannot be made from 10" in result.stderr

@@ -122,7 +122,7 @@ def test_a_nan_attention_weight_ends_the_run_by_name_before_any_step(tmp_path):
     tensors["model.transformer.blocks.1.q_proj.weight"][0, 0] = float("nan")
     save_file(tensors, path)
     spec_of(tmp_path, model=folder)
-    result = run("run", "spec.yaml", folder=tmp_path, code=1)
+    result = run("run", "spec.yaml", folder=tmp_path, code=2)
     assert "weight 'model.layers.1.self_attn.q_proj.weight' of the loaded model is not finite" in result.stderr
     assert not (tmp_path / "runs/tiny").exists()
 

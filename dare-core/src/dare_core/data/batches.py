@@ -32,7 +32,7 @@ class BatchOrder:
             raise ValueError(f"a batch holds at least one row, not {batch}")
         if batch > count:
             message = f"a batch of {batch} different rows cannot be made from {count}"
-            raise UserError(Problem(message, hint="give more rows, or make the batch smaller"))
+            raise UserError(Problem(message, path="optim.batch_size", hint="give more rows, or make it smaller"))
         self.count = count
         self.batch_size = batch
         self._seed = seed

@@ -134,8 +134,8 @@ class _Reading:
             raise UserError(list(self._shown()))
         if not self._kept:
             counts = ", ".join(f"{len(ids)} {reason}" for reason, ids in self._dropped.items())
-            message = f"no row is left of {self._rows}" + (f" ({counts})" if counts else "")
-            raise UserError(Problem(message, where=self._config.path))
+            message = f"no row is left of {self._rows} ({counts})" if self._rows else "there are no rows in it"
+            raise UserError(Problem(message, path="data.path", where=self._config.path))
         return ExampleSet(
             prompts=tuple(_parts(example)[0] for example in self._kept),
             demonstrations=tuple(e for e in self._kept if isinstance(e, Demonstration)),

@@ -37,8 +37,8 @@ class LocalEngine(Engine):
     and losses, which are small, stay on the CPU.
 
     Raises:
-        UserError: nothing is trainable, or dropout meets an update that may need two passes.
-        NonFiniteError: the model comes with a weight that is not finite.
+        UserError: nothing is trainable, the model comes with a weight that is not finite, or dropout meets an update
+            that may need two passes.
     """
 
     config: LocalSection
@@ -239,7 +239,8 @@ class LocalEngine(Engine):
     def _check_parameters(self) -> None:
         names = nonfinite_names(self._module.named_parameters())
         if names:
-            raise NonFiniteError(f"weight {', '.join(map(repr, names))} of the loaded model is not finite")
+            message = f"weight {', '.join(map(repr, names))} of the loaded model is not finite"
+            raise UserError(Problem(message, path="model", hint="its files are damaged; fetch or train them again"))
         if not any(p.requires_grad for p in self._module.parameters()):
             raise UserError(Problem("no parameter of the model is trainable", path="peft"))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from dare_core.catalog import Catalog
 from dare_core.components import Slot
 from dare_core.data.batches import BatchOrder
-from dare_core.data.examples import ExampleSet
+from dare_core.data.examples import SHOWN_PROBLEMS, ExampleSet
 from dare_core.diffusion.denoise import decoding_layout
 from dare_core.errors import Problem, UserError
 from dare_core.interfaces import (
@@ -93,8 +93,10 @@ def prepare(plan: RunPlan) -> Parts:
     source = plan[Slot.DATA].target()(plan[Slot.DATA].config)
     examples = ExampleSet.read(source.config, source, codec)
     settings = _rollout_section(plan).settings(facts.layout) if Slot.ROLLOUT in plan else None
-    order = _order(plan, len(examples))
-    checks: list[Callable[[], object]] = [partial(_check_lengths, plan, examples, codec, facts)]
+    checks: list[Callable[[], object]] = [
+        partial(_order, plan, len(examples)),
+        partial(_check_lengths, plan, examples, codec, facts),
+    ]
     if reward is not None and plan.online:
         checks.append(partial(reward.check, examples.prompts))
     checks += [partial(evaluator.prepare, examples.prompts, codec, reward) for evaluator in evaluators]
@@ -108,7 +110,7 @@ def prepare(plan: RunPlan) -> Parts:
         codec=codec,
         facts=facts,
         examples=examples,
-        order=order,
+        order=_order(plan, len(examples)),
         settings=settings,
     )
 
@@ -279,20 +281,41 @@ def _order(plan: RunPlan, count: int) -> BatchOrder:
 
 
 def _check_lengths(plan: RunPlan, examples: ExampleSet, codec: TextCodec, facts: ModelFacts) -> None:
-    """Every row fits the model."""
+    """Every row can be written in tokens and fits the model."""
     new = _rollout_section(plan).new_tokens if plan.online else 0
-    problems = []
+    if _longest_allowed(plan, new) <= facts.max_positions:
+        return
+    refused: list[Problem] = []
+    long: list[Problem] = []
     for prompt, answers in _with_answers(examples, plan.online):
-        length = len(codec.encode_prompt(prompt)) + new
-        length += max((len(codec.encode_completion(text)) for text in answers), default=0)
+        try:
+            length = len(codec.encode_prompt(prompt)) + new
+            length += max((len(codec.encode_completion(text)) for text in answers), default=0)
+        except UserError as error:
+            refused += error.problems
+            continue
         if length > facts.max_positions:
             what = f"prompt and {new} new tokens" if plan.online else "prompt and answer"
-            problems.append(f"row '{prompt.id}': {what} make {length} tokens; the model takes {facts.max_positions}")
-    if problems:
+            message = f"row '{prompt.id}': {what} make {length} tokens; the model takes {facts.max_positions}"
+            long.append(Problem(message, path="data"))
+    problems = [*refused[:SHOWN_PROBLEMS], *long[:SHOWN_PROBLEMS]]
+    if len(refused) > SHOWN_PROBLEMS:
+        problems.append(Problem(f"{len(refused)} of {len(examples)} rows cannot be written in tokens", path="data"))
+    if long:
         hint = "leave long rows out with data.max_prompt_tokens or data.max_tokens and data.on_long_row: drop"
-        shown = [Problem(text, path="data") for text in problems[:20]]
-        count = Problem(f"{len(problems)} of {len(examples)} rows do not fit the model", path="data", hint=hint)
-        raise UserError([*shown, count])
+        message = f"{len(long)} of {len(examples)} rows do not fit the model"
+        problems.append(Problem(message, path="data", hint=hint))
+    if problems:
+        raise UserError(problems)
+
+
+def _longest_allowed(plan: RunPlan, new: int) -> float:
+    """Tokens of the longest row that reading the data let through, new ones included."""
+    section = plan[Slot.DATA].config
+    if not isinstance(section, DataSection):
+        return float("inf")
+    limit = section.max_prompt_tokens if plan.online else section.max_tokens
+    return float("inf") if limit is None else limit + new
 
 
 def _with_answers(examples: ExampleSet, online_run: bool) -> Iterator[tuple[Prompt, tuple[str, ...]]]:
