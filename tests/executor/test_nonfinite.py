@@ -9,7 +9,7 @@ import torch
 from tests.executor.toy_training import ClippedRatio, RatioSection, toy_engine, toy_objective
 from torch import nn
 
-from dare_core.errors import NonFiniteError
+from dare_core.errors import NonFiniteError, UserError
 from dare_core.loops.update import update
 from dare_core.testing.toy_models import ToyMasked
 from dare_core.types import LossOutput
@@ -50,7 +50,9 @@ def test_a_nan_weight_ends_the_update_naming_parameter_step_and_sample(mode, on_
     with torch.no_grad():
         engine.adapter.module.table[3] = float("nan")
     before = copies(engine)
-    with pytest.raises(NonFiniteError, match=r"training step 0.*'logp'.*weight 'table'.*samples: 10\d \(row 'row-"):
+    with pytest.raises(
+        NonFiniteError, match=r"training step 1, inner update 1: .*'logp'.*weight 'table'.*samples: 10\d \(row 'row-"
+    ):
         update(engine, objective, mode)
     after = copies(engine)
     assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True) if not a.isnan().any())
@@ -80,7 +82,7 @@ def test_a_model_that_starts_with_a_nan_weight_is_refused_by_name():
     toy = ToyMasked(8, 16)
     with torch.no_grad():
         toy.module.bias[0, 0] = float("nan")
-    with pytest.raises(NonFiniteError, match="weight 'bias' of the loaded model is not finite"):
+    with pytest.raises(UserError, match="weight 'bias' of the loaded model is not finite"):
         toy_engine(adapter=toy)
 
 

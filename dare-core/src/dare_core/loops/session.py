@@ -103,7 +103,9 @@ class Session:
     ) -> None:
         with self._open:
             if isinstance(error, KeyboardInterrupt):
-                self._end("interrupted", f"stopped at once; {self._how_to_go_on()}")
+                message = f"stopped at once; {self._how_to_go_on()}"
+                self._end("interrupted", message)
+                _log.warning(message)
             elif error is not None:
                 self._end("failed", str(error).splitlines()[0] if str(error) else type(error).__name__)
 

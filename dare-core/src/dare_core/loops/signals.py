@@ -88,7 +88,7 @@ def check_verdicts(verdicts: Sequence[Verdict], rollout: Rollout, step: int, mos
     if len(failed) > most * len(verdicts):
         rows = ", ".join(repr(rollout.example_id[row]) for row in failed[:4])
         raise DareError(
-            f"training step {step}: the reward failed on {len(failed)} of {len(verdicts)} responses, more than "
+            f"training step {step + 1}: the reward failed on {len(failed)} of {len(verdicts)} responses, more than "
             f"run.max_error_share {most:g} allows; rows {rows}; first reason: {verdicts[failed[0]].detail}"
         )
 

@@ -132,7 +132,7 @@ def _checked(loss: LossOutput, objective: Objective) -> LossOutput:
 
 def _located(error: NonFiniteError, objective: Objective) -> NonFiniteError:
     progress = objective.progress
-    where = f"training step {progress.step}, inner update {progress.inner}"
+    where = f"training step {progress.step + 1}, inner update {progress.inner + 1}"
     rows = error.rows or range(len(objective.rows))
     samples = [f"{objective.rows.sample_id[row]} (row '{objective.rows.example_id[row]}')" for row in rows]
     shown = ", ".join(samples[:4]) + (f" and {len(samples) - 4} more" if len(samples) > 4 else "")
