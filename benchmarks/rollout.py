@@ -7,7 +7,7 @@ positions have the mean of the whole run. ``--steps 32`` runs everything. Of ``-
 steps of the plain loop, each forward counts by its fastest time, since the machine may be shared.
 
 Beside each ratio stands the counted one: multiplications of the matrix products and of attention. ``matmul`` is the
-share of a decoder's time that its matrix products take alone, measured on the same shapes.
+rate of a decoder's multiplications as a share of the rate of the same matrix products alone.
 """
 
 from __future__ import annotations
@@ -186,16 +186,20 @@ def computed(name: str, block: int, new: int) -> Iterator[tuple[int, int, int]]:
 def products(shape: str, name: str, block: int, new: int) -> float:
     """Multiplications per row of the whole run."""
     width, layers, vocabulary = SHAPES[shape]
-    per_token = layers * (4 * width * width + 3 * width * MLP_FACTOR * width)
-    return sum(
-        tokens * per_token + 2 * layers * tokens * seen * width + scored * width * vocabulary
-        for tokens, seen, scored in computed(name, block, new)
-    )
+    mlp = 3 * width * MLP_FACTOR * width
+    per_token = layers * (4 * width * width + mlp)
+    total = 0.0
+    for tokens, seen, scored in computed(name, block, new):
+        total += tokens * per_token + 2 * layers * tokens * seen * width + scored * width * vocabulary
+        # The plain loop runs the last layer to its end everywhere.
+        total -= 0 if name == "plain" else (tokens - scored) * mlp
+    return total
 
 
-def matmul_seconds(shape: str, tokens: int, scored: int, repeat: int) -> float:
-    """Seconds that the matrix products of one forward take alone, attention left out."""
+def matmul_rate(shape: str, tokens: int, scored: int, repeat: int) -> float:
+    """Multiplications per second of the matrix products of one forward, alone."""
     width, layers, vocabulary = SHAPES[shape]
+    count = tokens * layers * (4 + 3 * MLP_FACTOR) * width * width + scored * width * vocabulary
     x, wide = torch.randn(tokens, width), torch.randn(tokens, MLP_FACTOR * width)
     square, up = torch.randn(width, width), torch.randn(MLP_FACTOR * width, width)
     head, read = torch.randn(vocabulary, width), torch.randn(scored, width)
@@ -210,7 +214,7 @@ def matmul_seconds(shape: str, tokens: int, scored: int, repeat: int) -> float:
             torch.nn.functional.linear(wide, up.t())
         torch.nn.functional.linear(read, head)
         best = min(best, clock() - start)
-    return best
+    return count / best
 
 
 @contextmanager
@@ -228,6 +232,9 @@ def measure(
 ) -> tuple[float, dict[str, Forwards]]:
     """Seconds of a plain step, and forwards by column; alternating."""
     plain, found = float("inf"), {}
+    # Not measured: what a process does for the first time.
+    plain_seconds(adapter, batch, temperature, options.new)
+    run_column(adapter, columns[0], batch, temperature, 1, BLOCK)
     for _ in range(options.repeat):
         plain = min(plain, plain_seconds(adapter, batch, temperature, options.new))
         for column in columns:
@@ -246,8 +253,8 @@ def report(shape: str, batch: int, temperature: float, options: argparse.Namespa
         row = line(shape, name, batch, temperature, plain, forwards, options)
         if name == "exact":
             tokens = batch * (PROMPT + options.new)
-            alone = matmul_seconds(shape, tokens, batch * BLOCK // 2, options.repeat)
-            row["matmul"] = alone * options.new / forwards.whole_run()
+            rate = matmul_rate(shape, tokens, batch * BLOCK // 2, options.repeat)
+            row["matmul"] = batch * products(shape, name, BLOCK, options.new) / forwards.whole_run() / rate
         yield row
 
 
