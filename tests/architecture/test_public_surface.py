@@ -24,7 +24,8 @@ def test_own_plugins_are_in_order():
     reports = {report.distribution: report for report in Catalog.load().reports}
     for package in plugin_packages():
         report = reports[package.name.replace("_", "-")]
-        assert report.status is PluginStatus.OK, report
+        # Degraded: an extra of the package, such as lm-eval, is not installed.
+        assert report.status in (PluginStatus.OK, PluginStatus.DEGRADED), report
         assert report.official
 
 

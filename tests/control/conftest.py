@@ -11,7 +11,7 @@ from tests.control.spec_plugins import Specs, pretend_catalog, write_world
 from dare_core.catalog import Catalog
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pretend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
     with pretend_catalog(tmp_path_factory.mktemp("site")) as catalog:
         yield catalog
