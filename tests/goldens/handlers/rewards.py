@@ -11,10 +11,12 @@ from dare_core.interfaces import Reward
 from dare_core.testing.goldens import GoldenCase
 from dare_core.types import Prompt, Verdict
 from dare_eval.answers import last_box
-from dare_eval.config import CountdownSection, Gsm8kSection, MathSection, SudokuSection
+from dare_eval.code_reward import CodeReward
+from dare_eval.config import CodeRewardSection, CountdownSection, Gsm8kSection, MathSection, SudokuSection
 from dare_eval.countdown import CountdownReward
 from dare_eval.gsm8k import Gsm8kReward
 from dare_eval.math_reward import MathReward
+from dare_eval.scoring import code_text
 from dare_eval.sudoku import SudokuReward
 from tests.goldens.runner import golden
 
@@ -123,3 +125,13 @@ def sudoku(case: GoldenCase) -> None:
     found = scores(verdicts(case, reward, "solution", ("puzzle",)))
     matches(case, "d1", found)
     matches(case, "dare", found)
+
+
+@golden("algos-grpo", "reward", "Code format rewards")
+def code_format(case: GoldenCase) -> None:
+    all_fields_checked(case, "coupled_format", "justgrpo_format", "coupled_code", "dare_code")
+    for field, score in (("coupled_format", "coupled-format"), ("justgrpo_format", "justgrpo-format")):
+        matches(case, field, scores(verdicts(case, CodeReward(CodeRewardSection(score=score)), None)))
+    replies = [row["completion"] for row in case.rows]
+    matches(case, "coupled_code", [code_text.python_block(reply) for reply in replies])
+    matches(case, "dare_code", [code_text.function_block(reply) for reply in replies])

@@ -58,6 +58,23 @@ class SudokuSection(SectionConfig):
     )
 
 
+class CodeRewardSection(SectionConfig):
+    """`reward: {kind: code}`: programs."""
+
+    score: Literal["tests", "dare", "coupled-grpo", "justgrpo", "coupled-format", "justgrpo-format"] = Field(
+        "tests",
+        description="`tests`: 1 if all tests pass, else 0. `dare`: the same, and the program must be fenced. "
+        "`coupled-grpo`: 2 x share of passed tests, where the form is full, plus 0.5 x form. `justgrpo`: share plus "
+        "form. `coupled-format`, `justgrpo-format`: the form alone, 1, 0.5 (does not parse) or 0; runs nothing.",
+    )
+    allow_code_execution: bool = Field(False, description="Let programs that the model wrote run.")
+    time_limit: PositiveFloat = Field(
+        5.0, description="Wall-clock seconds per program: of all tests, of each one where shares are scored."
+    )
+    memory_mb: PositiveInt = Field(1024, description="Address space of a program in MiB.")
+    workers: PositiveInt = Field(2, description="Programs run at the same time.")
+
+
 class LikelihoodSection(SectionConfig):
     """How likelihoods of given continuations are estimated."""
 

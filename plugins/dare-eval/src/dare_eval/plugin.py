@@ -43,6 +43,12 @@ def dare_rewards() -> Iterable[Component]:
             summary="4x4 Sudoku grids",
             provides=_GUESSES,
         ),
+        Component(
+            kind="code",
+            target="dare_eval.code_reward:CodeReward",
+            config="dare_eval.config:CodeRewardSection",
+            summary="programs that pass tests, and their form",
+        ),
     ]
 
 

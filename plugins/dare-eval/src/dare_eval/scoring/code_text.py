@@ -7,6 +7,7 @@ import re
 
 FENCE = "```"
 _BLOCK = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
+_PYTHON_BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 _MARKS = (("[BEGIN]", "[DONE]"), ("BEGIN", "[DONE]"), ("[BEGIN]", "DONE"), ("BEGIN", "DONE"))
 
 
@@ -72,6 +73,33 @@ def program_text(response: str) -> str:
     if not blocks and FENCE in response:
         blocks = [response.partition(FENCE)[2].partition("\n")[2]]  # a fence that is never closed
     return next((block for block in blocks if _parses(block)), blocks[0] if blocks else response)
+
+
+def python_block(response: str) -> str:
+    """The first fenced block marked ``python`` as it stands; empty without one (Coupled-GRPO, JustGRPO)."""
+    found = _PYTHON_BLOCK.search(response)
+    return found[1] if found else ""
+
+
+def function_block(response: str) -> str | None:
+    """The only fenced block, of several the first with a function definition, else the last; without blanks around;
+    None without a block (the unified framework)."""
+    blocks = [match[1].strip() for match in _BLOCK.finditer(response)]
+    return next((block for block in blocks if "def " in block), blocks[-1]) if blocks else None
+
+
+def form_score(response: str, *, line_break: bool) -> float:
+    """Whether a response is free text and one python fence that ends it: 1, 0.5 if the program does not parse, else 0.
+
+    Args:
+        response: the text.
+        line_break: whether the fence must be followed by a line break, which is the end; else it may be.
+    """
+    ended = response.removesuffix("\n")
+    parts = ended.split(FENCE)
+    if (line_break and ended == response) or len(parts) != 3 or parts[2] or not parts[1].startswith("python\n"):
+        return 0.0
+    return 1.0 if _parses(parts[1].removeprefix("python\n")) else 0.5
 
 
 def completed_stub(stub: str, code: str, entry_point: str) -> str:
