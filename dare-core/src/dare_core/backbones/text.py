@@ -124,16 +124,41 @@ class TokenizerCodec(TextCodec):
             UserError: also if the prompt holds the mask token, which would be taken for a position to fill.
         """
         text = self.render(prompt.messages) if prompt.text is None else prompt.text
-        ids = self._encode(text, special=True)
-        if self._facts.mask_id in ids:
-            raise UserError(
-                Problem("the prompt holds the mask token", where=prompt.id, hint="remove its text from the row")
-            )
-        return ids
+        return self._without_mask(self._encode(text, special=True), prompt.id)
 
     def encode_completion(self, text: str) -> list[int]:
         """See the interface. ``text`` is taken as it is, surrounding blanks included."""
         return [*self._encode(text, special=False), self._end_id]
+
+    def encode_conversation(self, prompt: Prompt, answers: Sequence[int]) -> list[tuple[list[int], bool]]:
+        """See the interface. What stands between two answers is what the template renders after the end token of the
+        first, with the second one's open header.
+
+        Raises:
+            UserError: an answer spells the end token, or the template rewrites what precedes an answer later on.
+        """
+        turns, end = prompt.messages, str(self.tokenizer.convert_ids_to_tokens(self._end_id))
+        pieces: list[tuple[list[int], bool]] = []
+        shown = head = ""
+        for number, turn in enumerate(answers):
+            before, head = head, self.render(turns[:turn])
+            if number:
+                shown = _through_answer(before, head, end, prompt.id)
+            if end in turns[turn].content and turn != answers[-1]:
+                problem = Problem(
+                    f"turn {turn} spells the end token {end}, so its end cannot be told",
+                    where=prompt.id,
+                    hint="remove it from the text, or set data.trained_turns to 'last' or 'one'",
+                )
+                raise UserError(problem)
+            given = self._without_mask(self._encode(head[len(shown) :], special=True), prompt.id)
+            pieces += [(given, False), (self.encode_completion(turns[turn].content), True)]
+        return pieces
+
+    def _without_mask(self, ids: list[int], name: str) -> list[int]:
+        if self._facts.mask_id in ids:
+            raise UserError(Problem("the prompt holds the mask token", where=name, hint="remove its text from the row"))
+        return ids
 
     def decode(self, tokens: Sequence[int]) -> str:
         """See the interface. Ids beyond the tokenizer have no text either."""
@@ -167,6 +192,22 @@ class TokenizerCodec(TextCodec):
     def _encode(self, text: str, *, special: bool) -> list[int]:
         encoded = self.tokenizer(text, add_special_tokens=False, split_special_tokens=not special)
         return [int(token) for token in encoded["input_ids"]]
+
+
+def _through_answer(before: str, later: str, end: str, name: str) -> str:
+    """The beginning of ``later`` that ends with the answer opened by ``before``.
+
+    A template may open an answer otherwise than it shows it later, as with an empty think part; it may not change what
+    precedes the answer.
+    """
+    pairs = enumerate(zip(before, later, strict=False))
+    same = next((place for place, (one, other) in pairs if one != other), min(len(before), len(later)))
+    place = later.find(end, same)
+    if end in before[same:] or place < 0:
+        why = f"does not close earlier answers with {end}" if place < 0 else "rewrites turns before an earlier answer"
+        message = f"the chat template {why}, so answers of one conversation cannot be learnt in one row"
+        raise UserError(Problem(message, where=name, path="data.trained_turns", hint="use 'last' or 'one'"))
+    return later[: place + len(end)]
 
 
 def _special_ids(tokenizer: PreTrainedTokenizerFast) -> set[int]:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dare_core.data.fields import FieldError, field_text, nest, read_field
+from dare_core.data.fields import FieldError, nest, read_field
 from dare_core.data.template import Template
+from dare_core.data.turns import learnt_turns, read_marks, read_turns
 from dare_core.spec.sections import DataSection
 from dare_core.types.examples import Demonstration, Message, Pair, Prompt
 
@@ -58,6 +59,11 @@ class ExampleBuilder:
         Raises:
             ValueError: the row lacks something; names the field.
         """
+        if self._config.messages is not None and self._config.trained_turns is not None:
+            turns = read_turns(row, self._config.messages)
+            marks = read_marks(row, self._config.messages, self._config.turn_mark)
+            end, earlier = learnt_turns(turns, marks, self._config.trained_turns, self._config.messages)
+            return Demonstration(self._prompt_of(row, row_id, index, turns[:end]), turns[end].content, earlier)
         prompt = self._prompt(row, row_id, index)
         answers = {name: self._answer(template, row, name) for name, template in self._answers.items()}
         if "completion" in answers:
@@ -75,6 +81,9 @@ class ExampleBuilder:
                 )
         else:
             messages = tuple(Message(role, template.render(row)) for role, template in self._turns)
+        return self._prompt_of(row, row_id, index, messages)
+
+    def _prompt_of(self, row: Mapping[str, Any], row_id: str, index: int, messages: tuple[Message, ...]) -> Prompt:
         text = None if self._text is None else self._text.render(row)
         written = (text or "", *(message.content for message in messages))
         # `prompt: ""` is meant: whole texts to learn, as in pre-training.
@@ -98,21 +107,6 @@ class ExampleBuilder:
                 raise FieldError(f"the turns in '{field}' hold {len(spoken)} of the assistant; '{name}' needs one")
             return _filled(spoken[0], name)
         return _filled(template.render(row), name)
-
-
-def read_turns(row: Mapping[str, Any], name: str) -> tuple[Message, ...]:
-    """A field's list of ``{role, content}`` turns; other keys of a turn are not read.
-
-    Raises:
-        FieldError: it is no such list, or it is empty.
-    """
-    turns = read_field(row, name)
-    if not isinstance(turns, (list, tuple)) or not turns:
-        raise FieldError(f"field '{name}' must be a list of turns with role and content")
-    for number, turn in enumerate(turns):
-        if not isinstance(turn, Mapping) or not all(isinstance(turn.get(key), str) for key in ("role", "content")):
-            raise FieldError(f"turn {number} of field '{name}' must hold 'role' and 'content' as text")
-    return tuple(Message(field_text(turn, "role"), field_text(turn, "content")) for turn in turns)
 
 
 def _filled(text: str, name: str) -> str:

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from dare_core.data.build import Example, ExampleBuilder
+from dare_core.data.tokens import example_length
 from dare_core.errors import Problem, UserError
 from dare_core.interfaces.data import DataSource
 from dare_core.interfaces.model import TextCodec
@@ -118,13 +119,12 @@ class _Reading:
         prompt_limit, limit = self._config.max_prompt_tokens, self._config.max_tokens
         if self._codec is None or (prompt_limit is None and limit is None):
             return None
-        prompt, answers = _parts(example)
-        length = len(self._codec.encode_prompt(prompt))
+        length = len(self._codec.encode_prompt(_prompt(example)))
         if prompt_limit is not None and length > prompt_limit:
             return LONG_PROMPT, f"the prompt has {length} tokens; max_prompt_tokens is {prompt_limit}"
         if limit is None:
             return None
-        length += max((len(self._codec.encode_completion(answer)) for answer in answers), default=0)
+        length = example_length(example, self._codec)
         if length > limit:
             return LONG_ROW, f"prompt and answer have {length} tokens; max_tokens is {limit}"
         return None
@@ -137,7 +137,7 @@ class _Reading:
             message = f"no row is left of {self._rows} ({counts})" if self._rows else "there are no rows in it"
             raise UserError(Problem(message, path="data.path", where=self._config.path))
         return ExampleSet(
-            prompts=tuple(_parts(example)[0] for example in self._kept),
+            prompts=tuple(_prompt(example) for example in self._kept),
             demonstrations=tuple(e for e in self._kept if isinstance(e, Demonstration)),
             pairs=tuple(e for e in self._kept if isinstance(e, Pair)),
             dropped={reason: tuple(ids) for reason, ids in self._dropped.items()},
@@ -157,14 +157,8 @@ class _Reading:
         )
 
 
-def _parts(example: Example) -> tuple[Prompt, tuple[str, ...]]:
-    match example:
-        case Demonstration():
-            return example.prompt, (example.completion,)
-        case Pair():
-            return example.prompt, (example.chosen, example.rejected)
-        case _:
-            return example, ()
+def _prompt(example: Example) -> Prompt:
+    return example if isinstance(example, Prompt) else example.prompt
 
 
 def _fingerprint(source: str, examples: list[Example]) -> str:

@@ -1,31 +1,22 @@
 """Demonstrations and pairs -> token rows in canonical form: prompt from column 0, answer, padding on the right.
 
-Nothing is cut to fit: a row over a limit is refused, so that no end token is lost and no prompt mislabelled as answer.
+Conversations of which several answers are learnt have further given turns and answers before the padding. Nothing is
+cut to fit: a row over a limit is refused, so that no end token is lost and no prompt mislabelled as answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from dare_core.data.tokens import Line, answer_line, demonstration_line
 from dare_core.diffusion.completion import completion_mask
+from dare_core.diffusion.seeds import uniforms
 from dare_core.errors import Problem, UserError
 from dare_core.interfaces.model import TextCodec
-from dare_core.types import Demonstration, ModelFacts, Pair, PairRows, Prompt, Rows
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    example_id: str
-    prompt: list[int]
-    answer: list[int]
-
-    @property
-    def length(self) -> int:
-        return len(self.prompt) + len(self.answer)
+from dare_core.types import Address, Demonstration, ModelFacts, Pair, PairRows, Rows
 
 
 def demonstration_rows(
@@ -51,7 +42,8 @@ def demonstration_rows(
     Raises:
         UserError: a row is over a limit, or supervised padding has no end token to fill with.
     """
-    lines = [_line(d.prompt, d.completion, codec, d.prompt.id) for d in demonstrations]
+    lines = [demonstration_line(d, codec) for d in demonstrations]
+    _refuse_blocks_of_turns(lines, facts)
     indices = [d.prompt.index for d in demonstrations]
     return Rows(
         **_columns(lines, facts, supervise_padding, max_tokens),
@@ -59,6 +51,16 @@ def demonstration_rows(
         group=_ids(indices),
         example_id=tuple(line.example_id for line in lines),
     )
+
+
+def one_turn_each(examples: Sequence[Demonstration], address: Address) -> list[Demonstration]:
+    """Of each conversation one answer to learn, uniform over them, with what precedes it; later turns leave the row."""
+    drawn = uniforms(address, torch.tensor([one.prompt.index for one in examples], dtype=torch.int64), 0, 1)[:, 0]
+    taken = []
+    for example, share in zip(examples, drawn.tolist(), strict=True):
+        answers = (*example.earlier, len(example.prompt.messages))
+        taken.append(example.up_to(answers[min(int(share * len(answers)), len(answers) - 1)]))
+    return taken
 
 
 def pair_rows(
@@ -83,7 +85,7 @@ def pair_rows(
     Raises:
         UserError: a row is over a limit, or supervised padding has no end token to fill with.
     """
-    lines = [_line(p.prompt, text, codec, p.prompt.id) for p in pairs for text in (p.chosen, p.rejected)]
+    lines = [answer_line(p.prompt, text, codec) for p in pairs for text in (p.chosen, p.rejected)]
     indices = [p.prompt.index for p in pairs]
     return PairRows(
         **_columns(lines, facts, supervise_padding, max_tokens),
@@ -94,47 +96,62 @@ def pair_rows(
     )
 
 
-def _line(prompt: Prompt, answer: str, codec: TextCodec, example_id: str) -> _Line:
-    return _Line(example_id, codec.encode_prompt(prompt), codec.encode_completion(answer))
-
-
 def _columns(
-    lines: Sequence[_Line], facts: ModelFacts, supervise_padding: bool, max_tokens: int | None
+    lines: Sequence[Line], facts: ModelFacts, supervise_padding: bool, max_tokens: int | None
 ) -> dict[str, Tensor]:
     if not lines:
         raise ValueError("a batch holds at least one row")
     _refuse_long(lines, facts, max_tokens)
-    width = max(line.length for line in lines)
-    if supervise_padding and not facts.eos_ids and any(line.length < width for line in lines):
+    width = max(len(line) for line in lines)
+    if supervise_padding and not facts.eos_ids and any(len(line) < width for line in lines):
         raise UserError(Problem("supervise_padding needs an end token, and the model names none", path="model.eos_ids"))
     fill = facts.eos_ids[0] if supervise_padding and facts.eos_ids else facts.pad_id
     tokens = torch.full((len(lines), width), fill, dtype=torch.int64)
     prompt = torch.zeros((len(lines), width), dtype=torch.bool)
     response = torch.zeros_like(prompt)
     for row, line in enumerate(lines):
-        tokens[row, : line.length] = torch.tensor([*line.prompt, *line.answer], dtype=torch.int64)
-        prompt[row, : len(line.prompt)] = True
-        response[row, len(line.prompt) : width if supervise_padding else line.length] = True
+        learnt = torch.tensor(line.learnt, dtype=torch.bool)
+        tokens[row, : len(line)] = torch.tensor(line.tokens, dtype=torch.int64)
+        prompt[row, : len(line)] = ~learnt
+        response[row, : len(line)] = learnt
+        response[row, len(line) :] = supervise_padding
     completion = completion_mask(tokens, response, facts.eos_ids)
     return {"tokens": tokens, "prompt": prompt, "response": response, "completion": completion}
 
 
-def _refuse_long(lines: Sequence[_Line], facts: ModelFacts, max_tokens: int | None) -> None:
+def _refuse_long(lines: Sequence[Line], facts: ModelFacts, max_tokens: int | None) -> None:
     limits = [(facts.max_positions, "the model's longest row")]
     if max_tokens is not None:
         limits.append((max_tokens, "max_tokens"))
     limit, name = min(limits)
     problems = [
         Problem(
-            f"prompt and answer have {line.length} tokens; {name} is {limit}",
+            f"prompt and answer have {len(line)} tokens; {name} is {limit}",
             where=f"row '{line.example_id}'",
             hint="rows are never cut; leave long ones out with 'max_tokens' and 'on_long_row: drop' of the data",
         )
         for line in lines
-        if line.length > limit
+        if len(line) > limit
     ]
     if problems:
         raise UserError(problems)
+
+
+def _refuse_blocks_of_turns(lines: Sequence[Line], facts: ModelFacts) -> None:
+    """Blocks that start anew at a response do so once in a row, and at each answer of a conversation in decoding."""
+    layout = facts.layout
+    problems = [
+        Problem(
+            f"{line.spans} answers of one conversation are learnt, but blocks are counted from '{layout.origin}'",
+            path="data.trained_turns",
+            where=f"row '{line.example_id}'",
+            hint="use 'last' or 'one', or a model whose blocks are counted from the row's first token",
+        )
+        for line in lines
+        if line.spans > 1 and layout.kind == "block" and layout.origin != "global"
+    ]
+    if problems:
+        raise UserError(problems[:1])
 
 
 def _ids(values: Sequence[int]) -> Tensor:

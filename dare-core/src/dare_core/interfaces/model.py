@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from dare_core.errors import Problem, UserError
 from dare_core.types import AttentionLayout, Message, ModelFacts, Prompt, Scores, Views
 
 if TYPE_CHECKING:
@@ -32,6 +33,30 @@ class TextCodec(ABC):
     def encode_completion(self, text: str) -> list[int]:
         """Token ids of an answer as the model would have written it after the open header, ending with the
         family's end token, so that prompt ids + completion ids is what generation would produce."""
+
+    def encode_conversation(self, prompt: Prompt, answers: Sequence[int]) -> list[tuple[list[int], bool]]:
+        """Token ids of a conversation that ends with an answer to learn, in pieces.
+
+        Every answer stands as the model would have written it: after an open header, by :meth:`encode_completion`.
+        What lies between is the template's.
+
+        Args:
+            prompt: chat turns, the last of which is an answer.
+            answers: indices of the turns that are learnt, rising; the last turn's is among them.
+
+        Returns:
+            (ids, learnt) in order, given text and answers in turn.
+
+        Raises:
+            UserError: turns and template do not allow it, or the codec writes no such rows.
+        """
+        raise UserError(
+            Problem(
+                f"{type(self).__name__} cannot mark several answers of one conversation",
+                path="data.trained_turns",
+                hint="use 'last' or 'one'",
+            )
+        )
 
     @abstractmethod
     def decode(self, tokens: Sequence[int]) -> str:

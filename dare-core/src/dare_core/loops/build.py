@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from dare_core.catalog import Catalog
 from dare_core.components import Slot
 from dare_core.data.batches import BatchOrder
 from dare_core.data.examples import SHOWN_PROBLEMS, ExampleSet
+from dare_core.data.tokens import example_length
 from dare_core.diffusion.denoise import decoding_layout
 from dare_core.errors import Problem, UserError
 from dare_core.interfaces import (
@@ -243,6 +244,7 @@ def _offline(parts: Parts, learner: Learner, session: Session) -> OfflineJob:
         order=parts.order,
         codec=parts.codec,
         max_tokens=section.max_tokens if isinstance(section, DataSection) else None,
+        one_turn=isinstance(section, DataSection) and section.trained_turns == "one",
     )
 
 
@@ -287,16 +289,16 @@ def _check_lengths(plan: RunPlan, examples: ExampleSet, codec: TextCodec, facts:
         return
     refused: list[Problem] = []
     long: list[Problem] = []
-    for prompt, answers in _with_answers(examples, plan.online):
+    for example in examples.prompts if plan.online else (*examples.demonstrations, *examples.pairs):
         try:
-            length = len(codec.encode_prompt(prompt)) + new
-            length += max((len(codec.encode_completion(text)) for text in answers), default=0)
+            length = example_length(example, codec) + new
         except UserError as error:
             refused += error.problems
             continue
         if length > facts.max_positions:
             what = f"prompt and {new} new tokens" if plan.online else "prompt and answer"
-            message = f"row '{prompt.id}': {what} make {length} tokens; the model takes {facts.max_positions}"
+            name = example.id if isinstance(example, Prompt) else example.prompt.id
+            message = f"row '{name}': {what} make {length} tokens; the model takes {facts.max_positions}"
             long.append(Problem(message, path="data"))
     problems = [*refused[:SHOWN_PROBLEMS], *long[:SHOWN_PROBLEMS]]
     if len(refused) > SHOWN_PROBLEMS:
@@ -316,14 +318,6 @@ def _longest_allowed(plan: RunPlan, new: int) -> float:
         return float("inf")
     limit = section.max_prompt_tokens if plan.online else section.max_tokens
     return float("inf") if limit is None else limit + new
-
-
-def _with_answers(examples: ExampleSet, online_run: bool) -> Iterator[tuple[Prompt, tuple[str, ...]]]:
-    if online_run:
-        yield from ((prompt, ()) for prompt in examples.prompts)
-        return
-    yield from ((one.prompt, (one.completion,)) for one in examples.demonstrations)
-    yield from ((pair.prompt, (pair.chosen, pair.rejected)) for pair in examples.pairs)
 
 
 def _all_problems(checks: Sequence[Callable[[], object]]) -> None:

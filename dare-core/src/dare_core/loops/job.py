@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dare_core.data.batches import BatchOrder
-from dare_core.data.rows import demonstration_rows, pair_rows
+from dare_core.data.rows import demonstration_rows, one_turn_each, pair_rows
 from dare_core.interfaces import Reward, RolloutBackend, RolloutRequest, TextCodec
 from dare_core.loops.inner import Learner
 from dare_core.loops.prefixes import with_prefix_scores
@@ -80,6 +80,7 @@ class OfflineJob:
         order: which examples each step takes.
         codec: tokenises them.
         max_tokens: longest row allowed, or None.
+        one_turn: whether each step learns one answer of a conversation, drawn by address.
     """
 
     learner: Learner
@@ -88,6 +89,7 @@ class OfflineJob:
     order: BatchOrder
     codec: TextCodec
     max_tokens: int | None
+    one_turn: bool = False
 
     def rows_of(self, step: int) -> Rows:
         """The rows of a training step: one per demonstration, two per pair."""
@@ -99,6 +101,8 @@ class OfflineJob:
                 pairs, self.codec, self.learner.facts, supervise_padding=padding, max_tokens=self.max_tokens
             )
         demonstrations = [example for example in chosen if isinstance(example, Demonstration)]
+        if self.one_turn:
+            demonstrations = one_turn_each(demonstrations, Address(self.learner.seed, "trained-turn", step))
         return demonstration_rows(
             demonstrations, self.codec, self.learner.facts, supervise_padding=padding, max_tokens=self.max_tokens
         )

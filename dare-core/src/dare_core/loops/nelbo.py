@@ -25,6 +25,7 @@ from dare_core.interfaces import EvaluationResult, ModelAdapter, Reward, Scoring
 from dare_core.loops.config import NelboSection
 from dare_core.loops.overlap import refuse_overlap
 from dare_core.run.manifest import installed_versions
+from dare_core.spec.sections import DataSection
 from dare_core.types import Address, ModelFacts, Prompt, Rows, Views
 
 #: answers whose views are laid out together; small, since each is laid out ``draws`` times
@@ -43,6 +44,9 @@ class Nelbo(ScoringEvaluator):
     def prepare(self, training: Sequence[Prompt], codec: TextCodec, reward: Reward | None) -> None:
         """Read the rows, and refuse rows that are trained on or have no answer."""
         path = f"eval.{self.config.name}.data"
+        if isinstance(self.config.data.config, DataSection) and self.config.data.config.trained_turns == "one":
+            message = "'one' draws an answer at each training step, and an evaluation has none"
+            raise UserError(Problem(message, path=f"{path}.trained_turns", hint="take 'last' or 'all'"))
         source = self.config.data.target()(self.config.data.config)
         self._examples = ExampleSet.read(source.config, source, codec)
         if not self._examples.demonstrations:

@@ -18,7 +18,7 @@ from dare_core.types.model import ModelFacts
 TRAINING_METRICS = ("advantage", "algorithm", "data", "loss", "optim", "reward", "rollout", "spent", "verdicts")
 #: capability word of data -> the options that give it
 _DATA_REMEDIES = {
-    "demonstrations": "give 'data.completion', the template of the answer to learn",
+    "demonstrations": "give 'data.completion', the template of the answer to learn, or 'data.trained_turns'",
     "pairs": "give 'data.chosen' and 'data.rejected', the templates of the two answers",
 }
 

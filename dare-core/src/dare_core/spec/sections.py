@@ -15,6 +15,7 @@ from dare_core.errors import Problem, UserError
 from dare_core.types.decoding import DecodingSettings, EosRule, Schedule, SelectionRule
 from dare_core.types.model import AttentionLayout, ModelFacts
 
+TrainedTurns = Literal["last", "all", "marked", "one"]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -95,6 +96,12 @@ class DataSection(SectionConfig):
         None, description="Plain text or chat messages with {field} places; or name a `messages` field."
     )
     messages: str | None = Field(None, description="Field holding a list of {role, content} turns.")
+    trained_turns: TrainedTurns | None = Field(
+        None,
+        description="Makes demonstrations of conversations in `messages`: learn the `last` turn, which is the "
+        "assistant's; `all` of the assistant's; those `marked` by `turn_mark`; or `one`, drawn at each step.",
+    )
+    turn_mark: str = Field("train", description="Key of a turn that says whether `marked` learns it: true or false.")
     completion: str | None = Field(None, description="Answer template, for demonstrations, e.g. '{answer}'.")
     chosen: str | None = Field(None, description="Preferred answer template, for pairs.")
     rejected: str | None = Field(None, description="Other answer template, for pairs.")
@@ -118,13 +125,20 @@ class DataSection(SectionConfig):
             raise ValueError("'chosen' and 'rejected' belong together")
         if self.completion is not None and self.chosen is not None:
             raise ValueError("give 'completion' (demonstrations) or 'chosen' and 'rejected' (pairs), not both")
+        if self.trained_turns is not None:
+            if self.messages is None:
+                raise ValueError("'trained_turns' learns answers inside conversations; name their field in 'messages'")
+            if self.completion is not None or self.chosen is not None:
+                raise ValueError(
+                    "'trained_turns' takes answers from 'messages': leave out completion, chosen, rejected"
+                )
         return self
 
     @property
     def gives(self) -> frozenset[str]:
         """Capability words of what the rows become. Every row gives a prompt."""
         words = {"prompts"}
-        if self.completion is not None:
+        if self.completion is not None or self.trained_turns is not None:
             words.add("demonstrations")
         if self.chosen is not None:
             words.add("pairs")

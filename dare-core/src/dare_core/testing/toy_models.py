@@ -46,6 +46,16 @@ class ToyCodec(TextCodec):
         """Ids of the characters, then the end token."""
         return [*self._ids(text, "completion"), self._facts.eos_ids[0]]
 
+    def encode_conversation(self, prompt: Prompt, answers: Sequence[int]) -> list[tuple[list[int], bool]]:
+        """The turns' characters; answers end with the end token."""
+        pieces: list[tuple[list[int], bool]] = []
+        begin = 0
+        for turn in answers:
+            given = self._ids(self.render(prompt.messages[begin:turn]), prompt.id)
+            pieces += [(given, False), (self.encode_completion(prompt.messages[turn].content), True)]
+            begin = turn + 1
+        return pieces
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Characters of the tokens that have one."""
         return "".join(self._characters[t] for t in tokens if t < len(self._characters))

@@ -18,11 +18,14 @@ Finish = Literal["eos", "length", "aborted"]
 class Rows:
     """Token rows in canonical form: prompt from column 0, then the response, then padding on the right.
 
+    ``response`` is the loss mask. Conversations of which several answers are learnt have several runs of it, with given
+    turns between them, which belong to ``prompt``; nothing but an end-token tail follows the last answer.
+
     Attributes:
         tokens: [B,L] int64 clean tokens; pad id outside ``valid``.
-        prompt: [B,L] bool prompt positions.
+        prompt: [B,L] bool given positions: the prompt, and given turns between responses.
         response: [B,L] bool response positions the method may corrupt and score, including an EOS tail.
-        completion: [B,L] bool response positions up to and including the first end token: what text,
+        completion: [B,L] bool response positions, of each run up to and including its first end token: what text,
             rewards and completion-masked losses see. A subset of ``response``.
         sample_id: [B] int64 unique id, the same in any batch arrangement; addresses random draws.
         group: [B] int64 rows of one prompt share it.
@@ -59,8 +62,8 @@ class Rows:
 
     @property
     def prompt_length(self) -> Tensor:
-        """[B] int64 prompt tokens per row."""
-        return self.prompt.sum(dim=1)
+        """[B] int64 prompt tokens before a row's first response token."""
+        return (self.prompt & (self.response.cumsum(dim=1) == 0)).sum(dim=1)
 
     def __len__(self) -> int:
         return int(self.tokens.shape[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -43,10 +43,31 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A prompt with the answer to learn (plain text, without special tokens)."""
+    """A prompt with the answer to learn (plain text, without special tokens).
+
+    Attributes:
+        prompt: what precedes the answer.
+        completion: the answer.
+        earlier: turns of ``prompt.messages``, by index and rising, that are answers to learn as well.
+    """
 
     prompt: Prompt
     completion: str
+    earlier: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        turns = self.prompt.messages
+        if list(self.earlier) != sorted(set(self.earlier)):
+            raise ValueError(f"demonstration {self.prompt.id!r}: earlier turns {self.earlier} must rise")
+        if any(not 0 < turn < len(turns) or turns[turn].role != "assistant" for turn in self.earlier):
+            raise ValueError(f"demonstration {self.prompt.id!r}: earlier turns {self.earlier} must be the assistant's")
+
+    def up_to(self, turn: int) -> Demonstration:
+        """The answer at index ``turn`` of the conversation alone, with what precedes it."""
+        if turn == len(self.prompt.messages):
+            return replace(self, earlier=())
+        turns = self.prompt.messages
+        return Demonstration(replace(self.prompt, messages=turns[:turn]), turns[turn].content)
 
 
 @dataclass(frozen=True, slots=True)

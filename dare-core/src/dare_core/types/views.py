@@ -25,7 +25,7 @@ class Views:
         weight: [N,L] float importance of each scored token; 0 elsewhere.
         row: [N] int64 index of the row in its batch.
         draw: [N] int64 draw, denoising step or snapshot within the row.
-        prompt_length: [N] int64 valid prompt tokens.
+        prompt_length: [N] int64 valid prompt tokens before the first response token.
         layout: how positions attend.
         temperature: logits are divided by it before the softmax.
 

@@ -74,7 +74,7 @@ class Dpo(Algorithm):
         reward = self.config.beta * gain
         score = reward[chosen] - reward[rejected]
         loss = preference_loss(score, self.config.label_smoothing).mean()
-        length = target_lengths(inputs.views, len(inputs.rows))[chosen].clamp(min=1)
+        length = target_lengths(inputs.views, inputs.rows)[chosen].clamp(min=1)
         nelbo = -inputs.live.value[chosen] / length
         if self.config.sft_weight:
             loss = loss + self.config.sft_weight * nelbo.mean()

@@ -43,7 +43,7 @@ class SequencePolicy(GroupReward):
         """
         live, advantages = self.given(inputs, self.per)
         row = inputs.views.row if self.per == "view" else torch.arange(len(inputs.rows), device=live.value.device)
-        length = target_lengths(inputs.views, len(inputs.rows)).clamp(min=1)
+        length = target_lengths(inputs.views, inputs.rows).clamp(min=1)
         counted, divisor = self.counted(inputs, row), self.divisor(length)[row]
         # What does not count may overflow, but not through a ratio.
         difference = torch.where(counted, (live.value - inputs.old.value.detach()) / divisor, 0.0)

@@ -74,7 +74,7 @@ class Sft(Algorithm):
         if inputs.live.per != "row":
             raise TypeError(f"sft needs an estimate per row, not per {inputs.live.per}")
         nelbo = -inputs.live.value
-        length = target_lengths(inputs.views, len(inputs.rows))
+        length = target_lengths(inputs.views, inputs.rows)
         counted = inputs.live.mask
         # Every row has the same number of views.
         noised = inputs.views.scored.sum() * len(inputs.rows) / max(1, len(inputs.views))

@@ -127,4 +127,7 @@ def cropped(rows: Rows, uniform: Tensor) -> Rows:
     chosen = order[(uniform * len(rows)).long().clamp(max=len(rows) - 1)]
     offset = rows.response.long().cumsum(dim=1)
     kept = rows.response & (offset <= rows.completion[chosen].sum())
-    return replace(rows, response=kept, completion=rows.completion & kept)
+    # Given turns behind the last kept token leave the row too.
+    before_end = kept.flip(1).long().cumsum(dim=1).flip(1) > 0
+    given = rows.prompt & (before_end | ~kept.any(dim=1, keepdim=True))
+    return replace(rows, prompt=given, response=kept, completion=rows.completion & kept)

@@ -60,10 +60,10 @@ def targeted(rows: Rows, targets: str, facts: ModelFacts) -> Rows:
     return rows
 
 
-def target_lengths(views: Views, rows: int) -> Tensor:
-    """[B] int64 tokens of each row that its views may hide; 0 for rows without views."""
-    per_view = views.valid.sum(dim=1) - views.prompt_length
-    return per_view.new_zeros(rows).index_copy(0, views.row, per_view)
+def target_lengths(views: Views, rows: Rows) -> Tensor:
+    """[B] int64 response tokens of each row that its views hold, so that may be hidden; 0 for rows without views."""
+    per_view = (rows.response.to(views.valid.device)[views.row] & views.valid).sum(dim=1)
+    return per_view.new_zeros(len(rows)).index_copy(0, views.row, per_view)
 
 
 def weighted_sums(views: Views, scores: Scores) -> Tensor:
@@ -103,7 +103,7 @@ class DrawEstimator(LikelihoodEstimator):
         draws that of as many independent ones, which overstates it.
         """
         sums, draws = weighted_sums(views, scores), self.config.draws
-        mask = target_lengths(views, len(rows)) > 0
+        mask = target_lengths(views, rows) > 0
         if self.config.per == "view":
             return Estimate(value=sums, per="view", bound=self.bound, mask=mask[views.row], draws=draws)
         by_draw = sums.view(len(rows), draws, self.views_per_draw).mean(dim=2)
