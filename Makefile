@@ -3,14 +3,14 @@
 PYTHON   ?= python3
 VENV     := .venv
 BIN      := $(VENV)/bin
-PACKAGES := plugins/dare-llada plugins/dare-llada2 plugins/dare-dream plugins/dare-sdar plugins/dare-algos-grpo plugins/dare-algos-elbo plugins/dare-eval plugins/dare-fastdllm
+PACKAGES := plugins/dare-llada plugins/dare-llada2 plugins/dare-dream plugins/dare-sdar plugins/dare-algos-grpo plugins/dare-algos-elbo plugins/dare-eval plugins/dare-eval-opencompass plugins/dare-fastdllm
 INSTALL  := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TOOLS    := pytest pytest-xdist hypothesis jsonschema ruff mypy import-linter types-PyYAML build
 WORKERS  ?= 2
 
 CORE     := build/core
 
-.PHONY: quickstart test test-core lint bench docs clean
+.PHONY: quickstart test test-core lint bench docs opencompass clean
 
 quickstart: $(VENV)/.packages
 	$(BIN)/python examples/quickstart/quickstart.py
@@ -40,6 +40,10 @@ bench: $(VENV)/.packages
 
 docs: $(VENV)/.packages
 	$(BIN)/python docs/generate.py
+
+# OpenCompass's own environment, about 2 GB; PIP="torch==2.13.0" or the like goes to pip. Its tests are skipped without it.
+opencompass: $(VENV)/.packages
+	$(BIN)/dare eval setup-opencompass $(PIP)
 
 clean:
 	rm -rf $(VENV) build runs

@@ -20,3 +20,5 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "plugins": ("dare_core.cli.plugins:app", "List installed plugins and what works with what."),
     }
 )
+#: commands that plugins add subcommands to: a plugin's command ``eval-x`` is ``dare eval x``
+OPEN_GROUPS = ("eval",)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from dare_core.components import Slot
 
-_TASKS = ("gsm8k", "math", "countdown", "sudoku")
+_TASKS = ("gsm8k", "math", "countdown", "sudoku", "code")
 
 OFFICIAL: Mapping[str, Mapping[Slot, tuple[str, ...]]] = MappingProxyType(
     {

@@ -13,6 +13,7 @@ import typer
 
 from dare_core.cli.context import catalog, emit
 from dare_core.cli.eval_results import app as results
+from dare_core.cli.group import OpenGroup
 from dare_core.cli.spec_arguments import AsJson, Sets
 from dare_core.components import Slot
 from dare_core.errors import PluginError, Problem, UserError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from dare_core.loops.item_evaluation import Progress
     from dare_core.spec.plan import Choice
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, invoke_without_command=True)
+app = typer.Typer(cls=OpenGroup, add_completion=False, rich_markup_mode=None, invoke_without_command=True)
 app.registered_commands += results.registered_commands
 
 Model = Annotated[Path | None, typer.Option("--model", help="Model folder, run folder, or a run's checkpoint.")]

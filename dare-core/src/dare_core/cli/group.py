@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from dare_core.cli.context import catalog
 from dare_core.cli.failures import report_faulty, tell
-from dare_core.commands import COMMANDS
+from dare_core.commands import COMMANDS, OPEN_GROUPS
 from dare_core.components import Slot
 from dare_core.errors import DareError
 
@@ -77,11 +77,29 @@ class LazyGroup(TyperGroup):
         return tell(error, as_json="--json" in ctx.meta[_RAW], traceback=bool(ctx.params.get("traceback")))
 
 
+class OpenGroup(TyperGroup):
+    """A group of core's that plugins add to: a plugin's command ``eval-x`` is ``dare eval x``."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of its own commands, then of those that plugins add."""
+        prefix = f"{ctx.info_name}-"
+        kinds = [item.component.kind for item in catalog().components(Slot.COMMAND)]
+        return [*super().list_commands(ctx), *(kind.removeprefix(prefix) for kind in kinds if kind.startswith(prefix))]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Its own command, or a plugin's."""
+        own = super().get_command(ctx, cmd_name)
+        added = set(self.list_commands(ctx)) - set(self.commands)
+        return _plugin_command(f"{ctx.info_name}-{cmd_name}") if own is None and cmd_name in added else own
+
+
 def _listing() -> list[tuple[str, str]]:
     components = catalog().components(Slot.COMMAND)
     kinds = [item.component.kind for item in components]
     rows = [(name, summary) for name, (_, summary) in COMMANDS.items()]
     for item in components:
+        if item.component.kind.startswith(tuple(f"{group}-" for group in OPEN_GROUPS)):
+            continue
         name = item.component.kind if kinds.count(item.component.kind) == 1 else item.qualified
         rows.append((name, f"{item.component.summary} ({item.distribution})"))
     return rows

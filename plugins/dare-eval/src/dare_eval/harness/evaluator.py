@@ -29,7 +29,11 @@ from dare_eval.tasks.files import content_hash, locate
 #: the harness's own default: which examples its random samplers show
 FEWSHOT_SEED = 1234
 #: our tasks: name -> file of their documents
-DOCUMENTS = {"dare_gsm8k": "gsm8k_test.jsonl", "dare_mcq": "mcq_tiny.jsonl"}
+DOCUMENTS = {
+    "dare_gsm8k": "gsm8k_test.jsonl",
+    "dare_mcq": "mcq_tiny.jsonl",
+    "dare_mcq_generate": "mcq_tiny.jsonl",
+}
 
 
 class HarnessEvaluator(ItemEvaluator):
