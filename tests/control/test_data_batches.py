@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dare_core.data.batches import BatchOrder
+from dare_core.data.config import JsonLinesSection
+from dare_core.data.length_groups import LengthGroups
 from dare_core.errors import UserError
 
 
@@ -63,3 +65,42 @@ def test_a_batch_larger_than_the_data_is_refused() -> None:
 
 def test_epochs_done_are_counted() -> None:
     assert BatchOrder(8, 2, seed=0).epoch(6) == 1.5
+
+
+def grouped(count: int, batch: int, window: int, seed: int = 0) -> LengthGroups:
+    return LengthGroups([(7 * row) % 11 for row in range(count)], window, batch, seed)
+
+
+@given(sizes(), st.integers(1, 6), st.integers(0, 5))
+def test_groups_by_length_keep_what_the_order_promises(size: tuple[int, int], window: int, seed: int) -> None:
+    count, batch = size
+    order, epochs = grouped(count, batch, window, seed), 5
+    batches = [order.batch(step) for step in range(-(-epochs * count // batch))]
+    assert all(len(set(rows)) == len(rows) == batch for rows in batches)
+    stream = [row for rows in batches for row in rows]
+    for epoch in range(epochs):
+        assert sorted(stream[epoch * count : (epoch + 1) * count]) == list(range(count))
+
+
+@given(sizes(), st.integers(1, 6), st.lists(st.integers(0, 40), max_size=8))
+def test_a_grouped_batch_depends_on_its_step_only(size: tuple[int, int], window: int, steps: list[int]) -> None:
+    used = grouped(*size, window)
+    for step in steps:
+        assert used.batch(step) == grouped(*size, window).batch(step)
+
+
+def test_grouped_batches_are_alike_in_length_and_not_sorted_among_themselves() -> None:
+    lengths = [(37 * row) % 101 for row in range(96)]
+    order = LengthGroups(lengths, window=12, batch=8, seed=1)
+    spread = [
+        max(lengths[row] for row in rows) - min(lengths[row] for row in rows) for rows in map(order.batch, range(12))
+    ]
+    assert max(spread) < 15
+    shortest = [min(lengths[row] for row in order.batch(step)) for step in range(12)]
+    assert shortest != sorted(shortest)
+    assert [order.batch(step) for step in range(12)] != [order.batch(step) for step in range(12, 24)]
+
+
+def test_grouping_and_file_order_contradict_each_other() -> None:
+    with pytest.raises(ValueError, match="'shuffle: false' keeps that of the files"):
+        JsonLinesSection(path="rows.jsonl", prompt="{q}", group_by_length=8, shuffle=False)

@@ -163,3 +163,13 @@ def test_a_folder_of_something_else_is_not_read_as_a_dataset(tmp_path: Path) -> 
     pytest.importorskip("datasets")
     with pytest.raises(UserError, match="not a folder written by save_to_disk"):
         fields(DatasetsFolder(DatasetsSection(path=str(tmp_path), prompt="{prompt}")))
+
+
+@pytest.mark.parametrize("line", ['{"a": 1, "b": 2, "a": 3}', '{"b": {"a": 1, "a": 1}}'])
+def test_a_field_given_twice_makes_a_line_malformed(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f'{{"a": 0}}\n{line}\n', encoding="utf-8")
+    first, second = JsonLines(JsonLinesSection(path=str(path), prompt="{a}")).rows()
+    assert first[1] == {"a": 0}
+    assert isinstance(second[1], Problem)
+    assert (second[1].message, second[1].where) == ("not JSON: field 'a' is given twice", f"{path}:2")

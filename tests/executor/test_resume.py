@@ -30,6 +30,7 @@ SPECS = {
     "online": online_spec(run__steps=10, run__save_every=4, run__keep_checkpoints=9, eval=[HELD_OUT]),
     "online with adapters": online_spec(run__steps=10, run__save_every=4, peft=LORA, run__keep_checkpoints=9),
     "offline": offline_spec(run__steps=10, run__save_every=4, run__keep_checkpoints=9, optim__schedule="cosine"),
+    "offline by length": offline_spec(run__steps=10, run__save_every=4, data__group_by_length=2),
 }
 
 

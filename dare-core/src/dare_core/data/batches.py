@@ -35,7 +35,7 @@ class BatchOrder:
             raise UserError(Problem(message, path="optim.batch_size", hint="give more rows, or make it smaller"))
         self.count = count
         self.batch_size = batch
-        self._seed = seed
+        self.seed = seed
         self._shuffle = shuffle
         self._cache: dict[int, list[int]] = {}
 
@@ -81,9 +81,10 @@ class BatchOrder:
         return head + behind
 
     def _permutation(self, epoch: int) -> list[int]:
-        return sorted(range(self.count), key=lambda row: (_number(self._seed, epoch, row), row))
+        return sorted(range(self.count), key=lambda row: (placing_number(self.seed, PURPOSE, epoch, row), row))
 
 
-def _number(seed: int, epoch: int, row: int) -> bytes:
-    text = f"{seed}\x1f{PURPOSE}\x1f{epoch}\x1f{row}"
+def placing_number(seed: int, purpose: str, part: int, item: int) -> bytes:
+    """What an item of a part (a row of an epoch) is sorted by; addressed by its arguments."""
+    text = f"{seed}\x1f{purpose}\x1f{part}\x1f{item}"
     return hashlib.blake2b(text.encode(), digest_size=8).digest()

@@ -51,7 +51,8 @@ def _read(path: Path) -> Iterator[tuple[str, Mapping[str, Any] | Problem]]:
 
 def _parse(line: bytes, where: str) -> Mapping[str, Any] | Problem:
     try:
-        value = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse_constant)
+        text = line.decode("utf-8-sig")
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_twice)
     except ValueError as error:
         return Problem(f"not JSON: {error}", where=where)
     except RecursionError:
@@ -61,6 +62,16 @@ def _parse(line: bytes, where: str) -> Mapping[str, Any] | Problem:
     if b"\\u" in line and _LONE_SURROGATE.search(json.dumps(value, ensure_ascii=False)):
         return Problem("text holds a lone surrogate (\\ud800 to \\udfff), which is no character", where=where)
     return value
+
+
+def _refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object's fields; of two values for one field neither is the right one."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"field '{twice}' is given twice")
+    return fields
 
 
 def _refuse_constant(name: str) -> NoReturn:

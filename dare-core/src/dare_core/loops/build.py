@@ -11,6 +11,7 @@ from dare_core.catalog import Catalog
 from dare_core.components import Slot
 from dare_core.data.batches import BatchOrder
 from dare_core.data.examples import SHOWN_PROBLEMS, ExampleSet
+from dare_core.data.length_groups import LengthGroups
 from dare_core.data.tokens import example_length
 from dare_core.diffusion.denoise import decoding_layout
 from dare_core.errors import Problem, UserError
@@ -111,7 +112,7 @@ def prepare(plan: RunPlan) -> Parts:
         codec=codec,
         facts=facts,
         examples=examples,
-        order=_order(plan, len(examples)),
+        order=_order(plan, len(examples), partial(_row_lengths, examples, codec)),
         settings=settings,
     )
 
@@ -270,8 +271,14 @@ def _rollout_section(plan: RunPlan) -> RolloutSection:
     return section
 
 
-def _order(plan: RunPlan, count: int) -> BatchOrder:
-    """Prompts, demonstrations or pairs per step, from the rows per optimizer step."""
+def _row_lengths(examples: ExampleSet, codec: TextCodec) -> list[int]:
+    """Tokens per example."""
+    whole = examples.demonstrations or examples.pairs or examples.prompts
+    return [example_length(example, codec) for example in whole]
+
+
+def _order(plan: RunPlan, count: int, lengths: Callable[[], Sequence[int]] | None = None) -> BatchOrder:
+    """Prompts, demonstrations or pairs per step, from the rows per optimizer step; by ``lengths`` if data says so."""
     needs = plan[Slot.ALGORITHM].component.needs
     rows = samples_per_prompt(plan) if plan.online else 2 if "pairs" in needs else 1
     if plan.optim.batch_size % rows:
@@ -279,6 +286,8 @@ def _order(plan: RunPlan, count: int) -> BatchOrder:
         raise UserError(Problem(message, path="optim.batch_size"))
     section = plan[Slot.DATA].config
     shuffle = section.shuffle if isinstance(section, DataSection) else True
+    if lengths is not None and isinstance(section, DataSection) and section.group_by_length is not None:
+        return LengthGroups(lengths(), section.group_by_length, plan.optim.batch_size // rows, plan.run.seed)
     return BatchOrder(count, plan.optim.batch_size // rows, plan.run.seed, shuffle)
 
 

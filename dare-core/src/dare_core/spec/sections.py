@@ -110,6 +110,11 @@ class DataSection(SectionConfig):
     meta: tuple[str, ...] = Field((), description="Fields that rewards may read, dotted for nested ones.")
     limit: PositiveInt | None = Field(None, description="Use only the first rows.")
     shuffle: bool = Field(True, description="New order each epoch, from the run's seed; false keeps file order.")
+    group_by_length: PositiveInt | None = Field(
+        None,
+        description="Batches of similar length: rows of so many batches are sorted by length and cut into batches "
+        "again, which come in a drawn order. Changes the order of rows, not what they are; null = off.",
+    )
     max_prompt_tokens: PositiveInt | None = Field(None, description="Longest prompt allowed.")
     max_tokens: PositiveInt | None = Field(None, description="Longest prompt + answer allowed.")
     on_long_row: Literal["refuse", "drop"] = Field(
@@ -125,6 +130,10 @@ class DataSection(SectionConfig):
             raise ValueError("'chosen' and 'rejected' belong together")
         if self.completion is not None and self.chosen is not None:
             raise ValueError("give 'completion' (demonstrations) or 'chosen' and 'rejected' (pairs), not both")
+        if self.group_by_length is not None and not self.shuffle:
+            raise ValueError(
+                "'group_by_length' changes the order of rows, and 'shuffle: false' keeps that of the files"
+            )
         if self.trained_turns is not None:
             if self.messages is None:
                 raise ValueError("'trained_turns' learns answers inside conversations; name their field in 'messages'")
