@@ -57,6 +57,17 @@ class Algorithm(ABC):
         return False
 
     @property
+    def fixed_views(self) -> bool:
+        """Offline algorithms: whether a row has the same views in every epoch, and in every run with this seed."""
+        return False
+
+    @property
+    def reference_cache(self) -> str | None:
+        """File in which estimates of the reference policy are kept; needs :attr:`fixed_views` and one inner update.
+        No reference policy is then held beside the live one."""
+        return None
+
+    @property
     def tree(self) -> TreeShape | None:
         """How the responses to a prompt branch off each other; None = they are independent."""
         return None

@@ -33,6 +33,7 @@ from dare_core.loops.job import OfflineJob, OnlineJob
 from dare_core.loops.outcome import Outcome
 from dare_core.loops.placement import load_model
 from dare_core.loops.progress import Report
+from dare_core.loops.references import ReferenceEstimates, weights_checksum
 from dare_core.loops.session import Session
 from dare_core.run.checkpoint import Checkpoint
 from dare_core.run.folder import RunFolder
@@ -40,7 +41,7 @@ from dare_core.run.ledger import Ledger
 from dare_core.run.manifest import model_fingerprint
 from dare_core.spec.plan import RunPlan
 from dare_core.spec.sections import DataSection, EngineSection, GroupAlgorithmSection, ModelSection, RolloutSection
-from dare_core.types import DecodingSettings, ModelFacts, Prompt
+from dare_core.types import AttentionLayout, DecodingSettings, ModelFacts, Prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,12 +149,15 @@ def build(
     learner = _learner(parts, adapter)
     backend = plan[Slot.ROLLOUT].target()(plan[Slot.ROLLOUT].config, adapter) if Slot.ROLLOUT in plan else None
     session = _session(parts, learner, backend, folder, catalog, report, until)
+    job = None if plan.online else _offline(parts, learner, session)
+    if job is not None:
+        offline.prepare_references(job, plan.run.steps)
     if checkpoint is not None:
         session.restore(checkpoint.path)
         if backend is not None:
             backend.sync(learner.engine.weights(), version=session.start)
-    if not plan.online:
-        return _offline(parts, learner, session)
+    if job is not None:
+        return job
     if backend is None or parts.reward is None or parts.settings is None:
         raise ValueError("an online run needs rollout and reward sections")
     return OnlineJob(
@@ -184,22 +188,46 @@ def _learner(parts: Parts, adapter: ModelAdapter) -> Learner:
         optim=plan.optim,
         peft=plan.peft,
         total_updates=plan.run.steps * algorithm.inner_updates,
-        keep_reference=algorithm.uses_reference,
+        keep_reference=algorithm.uses_reference and algorithm.reference_cache is None,
         seed=plan.run.seed,
     )
     mode = choice.config.update if isinstance(choice.config, EngineSection) else "auto"
     facts = adapter.facts
+    layout = decoding_layout(facts, parts.settings) if plan.online and parts.settings else facts.layout
+    references = _references(parts, adapter, layout)
     return Learner(
         algorithm=algorithm,
         estimator=parts.estimator,
         engine=choice.target()(choice.config, inputs),
         facts=facts,
-        layout=decoding_layout(facts, parts.settings) if plan.online and parts.settings else facts.layout,
+        layout=layout,
         seed=plan.run.seed,
         total_steps=plan.run.steps,
         mode=mode,
         temperature=parts.settings.temperature if plan.online and parts.settings else 1.0,
+        references=references,
     )
+
+
+def _references(parts: Parts, adapter: ModelAdapter, layout: AttentionLayout) -> ReferenceEstimates | None:
+    """The algorithm's kept reference estimates, under a key of all that they follow from."""
+    path = parts.algorithm.reference_cache
+    if path is None:
+        return None
+    plan, made = parts.plan, adapter.describe()
+    likelihood, engine = plan[Slot.LIKELIHOOD], plan[Slot.ENGINE].config
+    key = {
+        "model": plan[Slot.MODEL].name,
+        "weights": weights_checksum(adapter.module),
+        "data": parts.examples.fingerprint,
+        "likelihood": f"{likelihood.name} {likelihood.config.model_dump_json()}",
+        "seed": str(plan.run.seed),
+        "layout": str(layout),
+        "attention": str(made.get("attention")),
+        "device": str(made.get("device")).partition(":")[0],
+        "autocast": str(getattr(engine, "autocast", None)),
+    }
+    return ReferenceEstimates(Path(path), key)
 
 
 def _session(

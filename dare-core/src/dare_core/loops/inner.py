@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dare_core.interfaces import Algorithm, Engine, LikelihoodEstimator, PlanContext
 from dare_core.interfaces.engine import Objective, PolicyName
+from dare_core.loops.references import ReferenceEstimates
 from dare_core.loops.update import Updated, UpdateMode
 from dare_core.types import Address, Advantages, AttentionLayout, Estimate, ModelFacts, Progress, Rows, Views
 
@@ -30,6 +31,7 @@ class Learner:
         total_steps: training steps of the whole run.
         mode: how gradients are gathered.
         temperature: at which rollouts are sampled; 1 offline.
+        references: estimates of the reference policy that were worked out before; None = it is scored at each step.
     """
 
     algorithm: Algorithm
@@ -41,10 +43,13 @@ class Learner:
     total_steps: int
     mode: UpdateMode
     temperature: float = 1.0
+    references: ReferenceEstimates | None = None
 
     def plan(self, rows: Rows, step: int, inner: int, selection: Tensor | None) -> Views:
         """The views of one inner update."""
         address = Address(self.seed, f"corruption/inner-{inner}", step)
+        if self.algorithm.fixed_views:
+            address = Address(self.seed, f"corruption/fixed/inner-{inner}")
         context = PlanContext(
             facts=self.facts,
             address=address,
@@ -57,6 +62,14 @@ class Learner:
     def estimate(self, views: Views, rows: Rows, policy: PolicyName) -> Estimate:
         """The estimate of one policy on these views, without gradient."""
         return self.estimator.reduce(views, self.engine.score(views, policy), rows)
+
+    def reference(self, views: Views, rows: Rows) -> Estimate | None:
+        """The reference policy's estimate on these views, if the algorithm reads it."""
+        if not self.algorithm.uses_reference:
+            return None
+        if self.references is not None:
+            return self.references.estimate(rows, views)
+        return self.estimate(views, rows, "reference")
 
 
 @dataclass(kw_only=True)
@@ -124,5 +137,5 @@ class InnerUpdates:
         return _Plan(
             views=views,
             old=learner.estimate(views, self._rows, "live") if later else None,
-            reference=learner.estimate(views, self._rows, "reference") if learner.algorithm.uses_reference else None,
+            reference=learner.reference(views, self._rows),
         )

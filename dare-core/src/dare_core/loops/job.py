@@ -93,7 +93,11 @@ class OfflineJob:
 
     def rows_of(self, step: int) -> Rows:
         """The rows of a training step: one per demonstration, two per pair."""
-        chosen = [self.examples[i] for i in self.order.batch(step)]
+        return self.rows_from(self.order.batch(step), step)
+
+    def rows_from(self, picked: Sequence[int], step: int) -> Rows:
+        """The rows of the examples at these indices, as ``step`` takes them."""
+        chosen = [self.examples[i] for i in picked]
         pairs = [example for example in chosen if isinstance(example, Pair)]
         padding = self.learner.algorithm.supervise_padding
         if pairs:

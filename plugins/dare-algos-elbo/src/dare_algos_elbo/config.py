@@ -43,6 +43,24 @@ class DpoSection(AlgorithmSection):
     score_divisor: float | None = Field(
         None, gt=0, description="Every estimate is divided by this before beta; null = not divided."
     )
+    views: Literal["fresh", "fixed"] = Field(
+        "fresh",
+        description="`fresh`: a pair gets new times and masks each time it is met; `fixed`: the same ones in every "
+        "epoch, and in every run with this seed.",
+    )
+    reference_cache: str | None = Field(
+        None,
+        description="File that keeps the reference policy's estimates for later epochs and runs; needs `views: fixed`. "
+        "They are worked out before the first step, and no reference policy is held. null = scored at each step.",
+    )
+
+    @model_validator(mode="after")
+    def _cached_views(self) -> DpoSection:
+        if self.reference_cache is not None and self.views != "fixed":
+            raise ValueError("'reference_cache' needs 'views: fixed': fresh views are never met again")
+        if self.reference_cache is not None and self.reference_free:
+            raise ValueError("'reference_cache' and 'reference_free' contradict each other")
+        return self
 
 
 class VrpoSection(DpoSection):

@@ -59,6 +59,16 @@ class Dpo(Algorithm):
         """Unless the score leaves it out."""
         return not self.config.reference_free
 
+    @property
+    def fixed_views(self) -> bool:
+        """As the section says."""
+        return self.config.views == "fixed"
+
+    @property
+    def reference_cache(self) -> str | None:
+        """Of the section."""
+        return self.config.reference_cache
+
     def loss(self, inputs: LossInputs) -> LossOutput:
         """The loss above.
 

@@ -130,9 +130,23 @@ def dare_likelihood_estimators() -> Iterable[Component]:
 
 @hookimpl
 def dare_check_run(plan: RunPlan) -> Iterable[Problem]:
-    """An estimator that can do both gives what the algorithm takes."""
+    """An estimator that can do both gives what the algorithm takes, and draws that stay fixed are each row's own."""
     if Slot.LIKELIHOOD not in plan or Slot.ALGORITHM not in plan:
         return []
+    return [*_estimates_as_taken(plan), *_rows_fix_their_draws(plan)]
+
+
+def _rows_fix_their_draws(plan: RunPlan) -> Iterable[Problem]:
+    if getattr(plan[Slot.ALGORITHM].config, "views", None) != "fixed":
+        return
+    options = plan[Slot.LIKELIHOOD].config
+    for name, value in (("systematic", "rows"), ("crop", "batch"), ("crop", "length")):
+        if getattr(options, name, None) == value:
+            message = f"'{value}' makes a row's draws depend on its batch, so 'algorithm.views: fixed' cannot hold"
+            yield Problem(message, f"likelihood.{name}", hint="use another value, or 'algorithm.views: fresh'")
+
+
+def _estimates_as_taken(plan: RunPlan) -> Iterable[Problem]:
     per = getattr(plan[Slot.LIKELIHOOD].config, "per", None)
     algorithm = plan[Slot.ALGORITHM]
     wanted = [word.removesuffix("-estimate") for word in _EITHER & algorithm.component.needs]
