@@ -13,6 +13,8 @@ from tests.executor.toy_training import toy_rows
 from tests.goldens.handlers.algos_elbo_draws import exact_upper
 from tests.made_inputs import rows_of
 
+from dare_algos_elbo.estimators.bernoulli import cropped
+from dare_algos_elbo.estimators.token_weights import focal_logp
 from dare_core.testing.enumeration import exact_elbo, token_elbo
 from dare_core.testing.toy_models import ToyMasked
 from dare_core.types import Scores
@@ -113,3 +115,48 @@ def test_spg_keeps_tokens_of_tiny_probability_in_its_upper_estimate():
     upper = estimator.reduce(views, Scores(logp=leaf), rows).upper
     torch.testing.assert_close(upper, torch.tensor([-301.0], dtype=torch.float64))
     assert torch.isfinite(torch.autograd.grad(upper.sum(), leaf)[0]).all()
+
+
+def test_cropping_to_a_length_happens_at_its_share_of_steps_and_covers_the_lengths():
+    rows = toy_rows()
+    longest, found = int(rows.response.sum(dim=1).amax()), []
+    for step in range(300):
+        context = context_of(ToyMasked(8, 16))
+        context = replace(context, address=replace(context.address, step=step))
+        views = bernoulli(crop="length", crop_chance=0.5, time_low=1.0 - 1e-9, time_high=1.0).plan(rows, context)
+        found.append(int(views.scored.sum(dim=1).amax()))
+        assert torch.equal(views.scored.sum(dim=1), rows.response.sum(dim=1).clamp(max=found[-1]))
+    # Half of the steps are not cut, and of the others one in `longest` is cut to the whole length.
+    assert 0.5 < found.count(longest) / 300 < 0.72
+    assert set(found) == set(range(1, longest + 1))
+
+
+def test_cropping_drops_given_turns_behind_the_cut():
+    tokens = torch.arange(7)[None] % 6
+    response = torch.tensor([[0, 1, 1, 0, 0, 1, 1]]).bool()
+    cut = cropped(rows_of(tokens, ~response, response), torch.tensor(0.3), "length")
+    assert cut.response.long().tolist() == [[0, 1, 1, 0, 0, 0, 0]]
+    assert cut.prompt.long().tolist() == [[1, 0, 0, 0, 0, 0, 0]]
+
+
+def test_the_focal_factor_weighs_each_token_by_what_is_left_to_learn():
+    rows, adapter = toy_rows(), ToyMasked(8, 16, seed=1)
+    plain, focal = bernoulli(draws=2), bernoulli(draws=2, focal_power=2.0, focal_scale=0.25)
+    views = plain.plan(rows, context_of(adapter))
+    logp = adapter.token_logp(views).logp.detach()
+    values = (views.weight * 0.25 * (1 - logp.exp()) ** 2 * logp).sum(dim=1).view(6, 2).mean(dim=1)
+    torch.testing.assert_close(focal.reduce(views, Scores(logp=logp), rows).value, values)
+    assert focal.bound == "surrogate"
+    same = bernoulli(draws=2, focal_power=0.0)
+    torch.testing.assert_close(
+        same.reduce(views, Scores(logp=logp), rows).value, plain.reduce(views, Scores(logp=logp), rows).value
+    )
+
+
+def test_the_gradient_of_the_focal_factor_is_its_derivative_and_finite_for_certain_tokens():
+    logp = torch.tensor([-3.0, -0.5, -1e-3], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda given: focal_logp(given, 2.0), (logp,))
+    certain = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    focal_logp(certain, 0.5).sum().backward()
+    assert certain.grad is not None
+    assert bool(certain.grad.isfinite().all())

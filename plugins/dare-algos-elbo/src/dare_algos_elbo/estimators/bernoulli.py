@@ -9,26 +9,29 @@ Prompt tokens are never hidden. With times in [low, 1] the expectation is that o
 density 1/(1 - low) there and the weight does not undo it. A draw that hides nothing contributes 0.
 
 Options that published trainers use, and that leave the ELBO: other weights (``none``, and Dream's, arXiv:2508.15487:
-``remaining``, ``cart``), a band of times (LLaDA2, arXiv:2512.15745), ``redraws`` (SDAR, arXiv:2510.06303: a row without
-a hidden token is drawn again, and at last one token is hidden), ``end_run_as_one``, ``crop``. ``complementary`` views
-keep the mean: the complement is hidden with the share 1 - t and weighted accordingly.
+``remaining``, ``cart``, a focal factor (1 - p)^gamma on each token, through which the gradient passes), a band of times
+(LLaDA2, arXiv:2512.15745), ``redraws`` (SDAR, arXiv:2510.06303: a row without a hidden token is drawn again, and at
+last one token is hidden), ``end_run_as_one``, ``crop``. ``complementary`` views keep the mean: the complement is hidden
+with the share 1 - t and weighted accordingly; in random numbers it is the draw 1 - u, so these are antithetic pairs.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from dare_algos_elbo.estimators.config import BernoulliSection
 from dare_algos_elbo.estimators.draws import DrawEstimator, Lines, targeted
-from dare_algos_elbo.estimators.token_weights import closing_run, neighbour_weights
+from dare_algos_elbo.estimators.token_weights import closing_run, focal_logp, neighbour_weights
 from dare_core.diffusion.corruption import bernoulli_mask, build_views, times
+from dare_core.diffusion.counts import uniform_counts
 from dare_core.diffusion.schedules import alpha, elbo_weight
 from dare_core.diffusion.seeds import batch_uniforms, uniforms
 from dare_core.interfaces import PlanContext
-from dare_core.types import Address, ModelFacts, Rows, Views
+from dare_core.types import Address, Estimate, ModelFacts, Rows, Scores, Views
 from dare_core.types.estimate import Bound
 
 
@@ -41,7 +44,7 @@ class Bernoulli(DrawEstimator):
     def bound(self) -> Bound:
         """``lower`` with the ELBO's weights over the whole range of times, up to the clamp."""
         c = self.config
-        plain = c.weight == "elbo" and c.time_high == 1.0 and c.crop == "none"
+        plain = c.weight == "elbo" and c.time_high == 1.0 and c.crop == "none" and c.focal_power is None
         return "lower" if plain and not c.redraws and not c.end_run_as_one else "surrogate"
 
     @property
@@ -52,8 +55,10 @@ class Bernoulli(DrawEstimator):
     def plan(self, rows: Rows, context: PlanContext) -> Views:
         """Views ordered by (row, draw)."""
         rows = targeted(rows, self.config.targets, context.facts)
-        if self.config.crop == "batch":
-            rows = cropped(rows, batch_uniforms(context.address.within("crop"), 1, rows.tokens.device)[0])
+        if self.config.crop != "none":
+            pick, chance = batch_uniforms(context.address.within("crop"), 2, rows.tokens.device)
+            if bool(chance < self.config.crop_chance):
+                rows = cropped(rows, pick, self.config.crop)
         lines = Lines.of(rows, self.config.draws, self.config.shared_by)
         time, token = self._numbers(rows, lines, context.address, context.facts)
         return self.views(rows, context, time, token)
@@ -78,6 +83,14 @@ class Bernoulli(DrawEstimator):
             draw=draw,
             weight=self._weight(time, hidden, rows.valid[row]),
         )
+
+    def reduce(self, views: Views, scores: Scores, rows: Rows) -> Estimate:
+        """As the base's, on focal log-probabilities if asked for."""
+        if self.config.focal_power is not None:
+            counts = views.scored & (views.weight != 0)
+            focal = focal_logp(torch.where(counts, scores.logp, -1.0), self.config.focal_power)
+            scores = replace(scores, logp=self.config.focal_scale * focal)
+        return super().reduce(views, scores, rows)
 
     def _weight(self, time: Tensor, hidden: Tensor, valid: Tensor) -> Tensor:
         """[N,1] or [N,L]."""
@@ -121,12 +134,16 @@ class Bernoulli(DrawEstimator):
         return time, token
 
 
-def cropped(rows: Rows, uniform: Tensor) -> Rows:
-    """The rows cut to the completion length of the one that ``uniform`` (scalar, in [0, 1)) picks by sample id."""
-    order = rows.sample_id.argsort()
-    chosen = order[(uniform * len(rows)).long().clamp(max=len(rows) - 1)]
+def cropped(rows: Rows, uniform: Tensor, to: Literal["batch", "length"] = "batch") -> Rows:
+    """The rows cut to a length that ``uniform`` (scalar, in [0, 1)) picks: that of a completion, by sample id, or one
+    from 1 to the longest response."""
+    if to == "batch":
+        order = rows.sample_id.argsort()
+        length = rows.completion[order[(uniform * len(rows)).long().clamp(max=len(rows) - 1)]].sum()
+    else:
+        length = uniform_counts(uniform, 1, rows.response.sum(dim=1).amax())
     offset = rows.response.long().cumsum(dim=1)
-    kept = rows.response & (offset <= rows.completion[chosen].sum())
+    kept = rows.response & (offset <= length)
     # Given turns behind the last kept token leave the row too.
     before_end = kept.flip(1).long().cumsum(dim=1).flip(1) > 0
     given = rows.prompt & (before_end | ~kept.any(dim=1, keepdim=True))

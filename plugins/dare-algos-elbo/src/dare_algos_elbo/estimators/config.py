@@ -47,9 +47,19 @@ class BernoulliSection(ElboSection):
     end_run_as_one: bool = Field(
         False, description="The end tokens that close a response are hidden together, or not at all."
     )
-    crop: Literal["none", "batch"] = Field(
-        "none", description="`batch`: cut every response to the length of one of the batch's, drawn at each step."
+    crop: Literal["none", "batch", "length"] = Field(
+        "none",
+        description="Cut every response of a step to one length, drawn at each step: `batch`: of one of the batch's; "
+        "`length`: from 1 to the longest.",
     )
+    crop_chance: float = Field(1.0, gt=0, le=1, description="Share of steps at which `crop` cuts.")
+    focal_power: float | None = Field(
+        None,
+        ge=0,
+        description="gamma of Dream's focal weight: a token's log-probability is multiplied by focal_scale "
+        "(1 - p)^gamma; null = off.",
+    )
+    focal_scale: float = Field(1.0, gt=0, description="alpha of the focal weight.")
 
     @model_validator(mode="after")
     def _consistent(self) -> BernoulliSection:

@@ -29,6 +29,15 @@ def neighbour_weights(hidden: Tensor, valid: Tensor, decay: float) -> Tensor:
     return ((valid & ~hidden).to(torch.float64) @ kernel) * hidden
 
 
+def focal_logp(logp: Tensor, power: float) -> Tensor:
+    """(1 - p)^``power`` log p of log-probabilities of any shape: what is known well counts less.
+
+    Lin et al., "Focal loss for dense object detection", ICCV 2017, eq. 4.
+    """
+    # A certain token has no gradient; without the bound it would be 0 times infinity for powers below 1.
+    return (-torch.expm1(logp)).clamp(min=1e-12) ** power * logp
+
+
 def closing_run(rows: Rows, eos_ids: Sequence[int]) -> Tensor:
     """[B,L] int64: for the end tokens that close a response, the column of the first of them; else the own column."""
     ends = torch.isin(rows.tokens, torch.tensor(list(eos_ids), dtype=torch.int64, device=rows.tokens.device))
