@@ -2,7 +2,8 @@
 
 Per training step: sample G responses to each prompt and remember at which forward each token was committed. Two
 consecutive forwards are merged (shrink 2): their tokens are scored together, in the state before the first of them.
-Every state weighs the same; the KL term keeps near the policy that sampled.
+Every state weighs the same; the KL term keeps near the policy that sampled. With ``critic=True`` a value model (a
+second toy with one number per position) gives every token an advantage along the trace.
 """
 
 from __future__ import annotations
@@ -62,12 +63,21 @@ def advantages(rewards: Tensor) -> Tensor:
     return (centred / (groups.std(dim=1, unbiased=False, keepdim=True) + 1e-8)).flatten()
 
 
+def states_before(tokens: Tensor, commit_step: Tensor) -> list[Tensor]:
+    """For each merged forward [B,L] what it saw."""
+    response = torch.arange(WIDTH) >= PROMPT
+    return [tokens.masked_fill(response & (commit_step >= first), MASK) for first in range(0, STEPS, SHRINK)]
+
+
 def log_likelihoods(model: nn.Module, tokens: Tensor, commit_step: Tensor) -> Tensor:
     """[K,B,L]: for each merged forward, log-probabilities in the state before it."""
-    response = torch.arange(WIDTH) >= PROMPT
-    states = [tokens.masked_fill(response & (commit_step >= first), MASK) for first in range(0, STEPS, SHRINK)]
-    logps = [model(state).log_softmax(dim=-1) for state in states]
+    logps = [model(state).log_softmax(dim=-1) for state in states_before(tokens, commit_step)]
     return torch.stack([logp.gather(2, tokens[..., None])[..., 0] for logp in logps])
+
+
+def values_of(critic: nn.Module, tokens: Tensor, commit_step: Tensor) -> Tensor:
+    """[K,B,L]: what the value model expects in each state, read off its first output."""
+    return torch.stack([critic(state)[..., 0] for state in states_before(tokens, commit_step)])
 
 
 def trained(tokens: Tensor) -> Tensor:
@@ -87,7 +97,7 @@ def loss(
     beta: float = 0.01,
 ) -> Tensor:
     """Mean over states of the clipped ratio's token mean, plus the sum of k3 to the old policy."""
-    ratio, a = (live - old).exp(), advantage[:, None]
+    ratio, a = (live - old).exp(), advantage[:, None] if advantage.dim() == 1 else advantage
     policy = -torch.minimum(ratio * a, ratio.clamp(1 - clip, 1 + clip) * a)
     kl = (old - live).exp() + (live - old) - 1
     of_state = mask & (commit_step // SHRINK == torch.arange(len(live))[:, None, None])
@@ -96,28 +106,71 @@ def loss(
     return per_state.sum() / (count > 0).sum()
 
 
-def train(steps: int = 20, updates: int = 4, lr: float = 0.02, seed: int = 0) -> list[float]:
+def along_trace(
+    rewards: Tensor, values: Tensor, commit_step: Tensor, mask: Tensor, gamma: float = 1.0, lam: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Advantages and returns [K,B,L] of each state's tokens; the reward comes at a row's last trained state."""
+    of_state = mask & (commit_step // SHRINK == torch.arange(len(values))[:, None, None])
+    count = of_state.sum(dim=2)
+    mean = (values * of_state).sum(dim=2) / count.clamp(min=1)
+    advantage, returned = torch.zeros_like(values), torch.zeros_like(values)
+    for row in range(values.shape[1]):
+        value_next = advantage_next = return_next = 0.0
+        states = [k for k in range(len(values)) if count[k, row]]
+        for k in reversed(states):
+            gained = float(rewards[row]) if k == states[-1] else 0.0
+            ahead = gained + gamma * value_next + gamma * lam * advantage_next
+            return_next = gained + gamma * return_next
+            advantage[k, row] = of_state[k, row] * (ahead - values[k, row])
+            returned[k, row] = of_state[k, row] * return_next
+            value_next, advantage_next = float(mean[k, row]), ahead - float(mean[k, row])
+    return advantage, returned
+
+
+def value_loss(
+    live: Tensor, old: Tensor, returned: Tensor, commit_step: Tensor, mask: Tensor, clip: float = 0.2
+) -> Tensor:
+    """Mean over states of the token mean of half the larger squared error, with and without the clip."""
+    bounded = old + (live - old).clamp(-clip, clip)
+    error = torch.maximum((live - returned) ** 2, (bounded - returned) ** 2) / 2
+    of_state = mask & (commit_step // SHRINK == torch.arange(len(live))[:, None, None])
+    count = of_state.sum(dim=2)
+    return ((error * of_state).sum(dim=2) / count.clamp(min=1)).sum() / (count > 0).sum()
+
+
+def train(steps: int = 20, updates: int = 4, lr: float = 0.02, seed: int = 0, critic: bool = False) -> list[float]:
     """Mean reward of each step's rollout."""
     generator = torch.Generator().manual_seed(seed)
-    model = Toy(generator)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
+    model, judge = Toy(generator), Toy(generator)
+    with torch.no_grad():
+        judge.head.zero_()
+    optimizers = [torch.optim.AdamW(part.parameters(), lr=lr, weight_decay=0.0) for part in (model, judge)]
     history = []
     for _ in range(steps):
         prompts = torch.randint(0, LETTERS, (PROMPTS, PROMPT), generator=generator).repeat_interleave(GROUP, dim=0)
         tokens, commit_step = sample(model, prompts, 1.0, generator)
-        rewards = reward(tokens)
+        rewards, mask = reward(tokens), trained(tokens)
+        advantage = advantages(rewards)
         with torch.no_grad():
-            old = log_likelihoods(model, tokens, commit_step)
+            old, values = log_likelihoods(model, tokens, commit_step), values_of(judge, tokens, commit_step)
+        if critic:
+            advantage, returned = along_trace(advantage, values, commit_step, mask)
         for _ in range(updates):
-            live = log_likelihoods(model, tokens, commit_step)
-            optimizer.zero_grad()
-            loss(live, old, advantages(rewards), commit_step, trained(tokens)).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
+            losses = [loss(log_likelihoods(model, tokens, commit_step), old, advantage, commit_step, mask)]
+            if critic:
+                expected = values_of(judge, tokens, commit_step)
+                losses.append(value_loss(expected, values, returned, commit_step, mask))
+            for part, optimizer, term in zip((model, judge), optimizers, losses, strict=False):
+                optimizer.zero_grad()
+                term.backward()
+                nn.utils.clip_grad_norm_(part.parameters(), 1.0)
+                optimizer.step()
         history.append(float(rewards.mean()))
     return history
 
 
 if __name__ == "__main__":
-    for number, value in enumerate(train()):
-        print(f"step {number:2d}  mean reward {value:.3f}")
+    for name, with_critic in (("without a value model", False), ("with a value model", True)):
+        print(name)
+        for number, value in enumerate(train(critic=with_critic)):
+            print(f"step {number:2d}  mean reward {value:.3f}")

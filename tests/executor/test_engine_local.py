@@ -20,7 +20,7 @@ from torch import nn
 
 from dare_core.engine.microbatches import by_token_budget
 from dare_core.engine.optimizer import Optimizer, learning_rate
-from dare_core.errors import UserError
+from dare_core.errors import NonFiniteError, UserError
 from dare_core.loops.update import update
 from dare_core.spec.sections import OptimSection, PeftSection
 from dare_core.testing.toy_models import ToyMasked
@@ -169,6 +169,42 @@ def test_fresh_adapters_are_their_own_reference_and_continued_ones_keep_theirs(t
     update(continued, objective, "two-pass")
     torch.testing.assert_close(continued.score(objective.views, "reference").logp, trained)
     assert not torch.equal(trained, base)
+
+
+@pytest.mark.parametrize("peft", [None, PeftSection(r=2, alpha=4)])
+@pytest.mark.parametrize("mix", [1.0, 0.25])
+def test_a_reference_that_moves_follows_the_live_weights_every_so_many_updates(tmp_path, peft, mix):
+    engine = toy_engine(reference=True, peft=peft, reference_every=2, reference_mix=mix)
+    objective = toy_objective(engine, ClippedRatio(RatioSection()))
+    names = [name for name, p in engine.adapter.module.named_parameters() if p.requires_grad]
+
+    def live() -> dict[str, torch.Tensor]:
+        return {name: dict(engine.adapter.module.named_parameters())[name].detach().clone() for name in names}
+
+    start = live()
+    update(engine, objective, "two-pass")
+    assert all(torch.equal(engine._reference.tensors()[name], start[name]) for name in names)
+    update(engine, objective, "two-pass")
+    for name, weight in live().items():
+        torch.testing.assert_close(engine._reference.tensors()[name], start[name] + mix * (weight - start[name]))
+    if mix == 1.0:
+        scores = [engine.score(objective.views, policy).logp for policy in ("live", "reference")]
+        assert torch.equal(*scores)
+    engine.save(tmp_path)
+    update(engine, objective, "two-pass")
+    again = toy_engine(reference=True, peft=peft, reference_every=2, reference_mix=mix)
+    again.load(tmp_path)
+    kept = engine._reference.tensors()
+    assert all(torch.equal(again._reference.tensors()[name], kept[name]) for name in names)
+
+
+def test_a_skipped_update_counts_towards_the_references_next_move():
+    engine = toy_engine(reference=True, reference_every=2, on_nonfinite="skip")
+    objective = toy_objective(engine, ClippedRatio(RatioSection()))
+    update(engine, objective, "two-pass")
+    engine.reject(NonFiniteError("made"))
+    bias = dict(engine.adapter.module.named_parameters())["bias"]
+    assert torch.equal(engine._reference.tensors()["bias"], bias)
 
 
 def test_reference_of_an_engine_built_without_one_is_refused():

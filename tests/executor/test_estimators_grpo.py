@@ -9,10 +9,17 @@ import torch
 from tests.executor.toy_training import toy_rows
 from tests.made_inputs import rollout_of
 
-from dare_algos_grpo.config import CoupledSection, LeftToRightSection, OneStepSection, TrajectorySection
+from dare_algos_grpo.config import (
+    CoupledSection,
+    LeftToRightSection,
+    OneStepSection,
+    RandomMaskSection,
+    TrajectorySection,
+)
 from dare_algos_grpo.estimators.coupled import Coupled
 from dare_algos_grpo.estimators.left_to_right import LeftToRight
 from dare_algos_grpo.estimators.one_step import OneStep
+from dare_algos_grpo.estimators.random_mask import RandomMask
 from dare_algos_grpo.estimators.replay import ranks
 from dare_algos_grpo.estimators.trajectory import Trajectory
 from dare_core.diffusion.seeds import uniforms
@@ -141,6 +148,59 @@ def test_coupled_expectation_by_enumeration(adapter, ratio):
         value = estimator.reduce(views, adapter.token_logp(views), rows).value[0, columns]
         found += ratio ** int(first.sum()) * (1 - ratio) ** int((~first).sum()) * value
     torch.testing.assert_close(found, expected / 2, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("complement", [False, True])
+@pytest.mark.parametrize(
+    "adapter", [ToyMasked(6, 8, seed=2), ToyBlock(6, 8, seed=2, block_length=2)], ids=["masked", "block"]
+)
+def test_random_mask_expectation_by_enumeration(adapter, complement):
+    rows = taken(toy_rows(6, vocab=6), torch.tensor([0]))
+    columns = rows.response[0].nonzero()[:, 0]
+    count, ratio = len(columns), 0.3
+    estimator, table = RandomMask(RandomMaskSection(draws=1, complement=complement)), subset_table(adapter, rows)
+    expected = torch.zeros(count, dtype=torch.float64)
+    for q in (ratio, 1 - ratio) if complement else (ratio,):
+        size = table.masked.sum(dim=1).to(torch.float64)
+        expected += (q**size * (1 - q) ** (count - size))[:, None].mul(table.logp).sum(dim=0)
+    found = torch.zeros(count, dtype=torch.float64)
+    for pattern in range(1 << count):
+        first = (torch.tensor(pattern) >> torch.arange(count)) & 1 == 1
+        uniform = torch.ones(rows.tokens.shape, dtype=torch.float64)
+        uniform[0, columns[first]] = 0.0
+        views = estimator.views(rows, context_of(adapter), uniform, torch.tensor([ratio], dtype=torch.float64))
+        value = estimator.reduce(views, adapter.token_logp(views), rows).value[:, columns].sum(dim=0)
+        found += ratio ** int(first.sum()) * (1 - ratio) ** int((~first).sum()) * value
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_random_masks_stay_within_their_shares_and_complements_score_every_token_once_per_draw():
+    adapter, rows = ToyMasked(8, 300), toy_rows(2)
+    wide = taken(rows, torch.tensor([0]), 200)
+    wide = replace(wide, response=torch.arange(210)[None] >= 2, completion=torch.arange(210)[None] >= 2)
+    wide = replace(wide, tokens=torch.zeros_like(wide.tokens), prompt=~wide.response)
+    for complement in (False, True):
+        views = RandomMask(RandomMaskSection(complement=complement)).plan(wide, context_of(adapter))
+        assert len(views) == 35 * (1 + complement)
+        share = views.scored.sum(dim=1) / 208
+        assert ((share > 0.0) & (share < 1.0)).all()
+        assert share.max() - share.min() > 0.5
+        assert torch.equal(views.scored, views.inputs == adapter.facts.mask_id)
+        if complement:
+            assert torch.equal(views.scored[::2] ^ views.scored[1::2], wide.response.expand(35, -1))
+
+
+@pytest.mark.parametrize("complement", [False, True])
+def test_random_masks_do_not_depend_on_row_order_or_padding(complement):
+    adapter, rows = ToyMasked(8, 16, seed=1), toy_rows()
+    estimator, order = RandomMask(RandomMaskSection(draws=3, complement=complement)), torch.tensor([3, 0, 5, 1, 4, 2])
+
+    def per_row(given: Rows) -> torch.Tensor:
+        views = estimator.plan(given, context_of(adapter))
+        value = estimator.reduce(views, adapter.token_logp(views), given).value
+        return torch.zeros(given.tokens.shape, dtype=torch.float64).index_add(0, views.row, value)
+
+    torch.testing.assert_close(per_row(taken(rows, order, 3))[:, :-3], per_row(rows)[order])
 
 
 @pytest.mark.parametrize("eos_rule", [EosRule.FILL, EosRule.STOP])

@@ -12,6 +12,9 @@ from dare_core.interfaces.engine import StepReport
 from dare_core.loops.inner import InnerUpdates, Learner
 from dare_core.loops.update import update
 from dare_core.types import Advantages
+from dare_llada.adapter import LladaAdapter
+from dare_llada.config import LladaSection
+from dare_llada.testing import write_llada_checkpoint
 
 
 def learner_of(**options):
@@ -67,6 +70,30 @@ def test_fresh_views_are_all_drawn_and_scored_before_the_first_step(kl):
         if kl:
             assert torch.equal(objective.reference.value, start[number])
         inner.done(update(learner.engine, objective, "auto"))
+
+
+@pytest.fixture(scope="module")
+def tiny_llada(tmp_path_factory):
+    return write_llada_checkpoint(
+        tmp_path_factory.mktemp("llada") / "model",
+        d_model=192,
+        n_heads=3,
+        n_kv_heads=3,
+        mlp_hidden_size=320,
+        initializer_range=0.2,
+    )
+
+
+@pytest.mark.parametrize("mode", ["direct", "two-pass"])
+@pytest.mark.parametrize("budget", [30, 50, 10_000])
+def test_the_first_kl_term_of_equal_policies_has_no_gradient_to_the_last_bit(mode, budget, tiny_llada):
+    # A real architecture in float32, where the last bits of a score depend on what is computed beside it.
+    adapter = LladaAdapter.load(LladaSection(path=str(tiny_llada)), device=torch.device("cpu"), dtype=torch.float32)
+    engine = toy_engine(budget, adapter=adapter, reference=True)
+    learner = replace(learner_of(kl=True), engine=engine, facts=adapter.facts, layout=adapter.facts.layout, mode=mode)
+    nothing = replace(ADVANTAGES, value=torch.zeros(6, dtype=torch.float64))
+    objective = next(InnerUpdates(learner, toy_rows(), 0, nothing).objectives())
+    assert learner.update(objective).report.grad_norm == 0.0
 
 
 def test_an_update_that_was_skipped_leaves_the_policy_old():

@@ -40,7 +40,7 @@ from dare_algos_grpo.mdpo import Mdpo
 from dare_algos_grpo.tracerl import TraceRl
 from dare_algos_grpo.wd1 import Wd1
 from dare_core.interfaces import Algorithm, LikelihoodEstimator, Objective
-from dare_core.types import Progress, Rollout, Snapshots, Verdict, VerdictStatus, Views
+from dare_core.types import Progress, Rollout, Scores, Snapshots, Verdict, VerdictStatus, Views
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "one_file"
 
@@ -88,14 +88,24 @@ class Setting:
         group = torch.arange(len(rows)) // self.module.GROUP
         return rollout_of(replace(rows, completion=completion, group=group), self.commit_step)
 
-    def product(self, algorithm: Algorithm, estimator: LikelihoodEstimator, views: Views) -> list[torch.Tensor]:
+    def product(
+        self, algorithm: Algorithm, estimator: LikelihoodEstimator, views: Views, values: torch.Tensor | None = None
+    ) -> list[torch.Tensor]:
         """Loss and gradients of the product."""
+        objective = self.objective(algorithm, estimator, views, values)
+        loss = objective(scores_from_logits(views, self.live(views.inputs))).loss
+        return [loss, *torch.autograd.grad(loss, list(self.live.parameters()))]
+
+    def objective(
+        self, algorithm: Algorithm, estimator: LikelihoodEstimator, views: Views, values: torch.Tensor | None = None
+    ) -> Objective:
+        """The product's objective on the example's rollout."""
         rollout = self.rollout()
 
         def estimate(policy: torch.nn.Module):
             return estimator.reduce(views, scores_from_logits(views, policy(views.inputs)), rollout).detached()
 
-        objective = Objective(
+        return Objective(
             estimator=estimator,
             algorithm=algorithm,
             rows=rollout,
@@ -104,9 +114,8 @@ class Setting:
             advantages=algorithm.advantages(rollout, self.verdicts()),
             old=estimate(self.old),
             reference=estimate(self.base),
+            values=values,
         )
-        loss = objective(scores_from_logits(views, self.live(views.inputs))).loss
-        return [loss, *torch.autograd.grad(loss, list(self.live.parameters()))]
 
     def shown(self, loss: torch.Tensor) -> list[torch.Tensor]:
         """Loss and gradients of the example."""
@@ -186,6 +195,38 @@ def test_tracerl_in_one_file_is_the_product():
     # Rewards are graded and no answer need end here.
     algorithm = TraceRl(TraceRlSection(mean_reward_range=None, fail_overlong=False))
     assert_same(s.product(algorithm, estimator, views), s.shown(shown))
+
+
+def test_tracerl_with_a_value_model_in_one_file_is_the_product():
+    s = Setting("tracerl")
+    judges = [s.module.Toy(s.generator) for _ in range(2)]
+    for mine, theirs in zip(judges[1].parameters(), judges[0].parameters(), strict=True):
+        mine.data = 0.3 * mine.data + 0.7 * theirs.data
+    live, old = (s.module.log_likelihoods(policy, s.tokens, s.commit_step) for policy in (s.live, s.old))
+    expected, before = (s.module.values_of(judge, s.tokens, s.commit_step) for judge in judges)
+    mask, before = s.module.trained(s.tokens), before.detach()
+    advantage, returned = s.module.along_trace(
+        s.module.advantages(s.rewards), before, s.commit_step, mask, gamma=0.9, lam=0.8
+    )
+    shown = s.module.loss(live, old.detach(), advantage, s.commit_step, mask)
+    value_shown = s.module.value_loss(expected, before, returned, s.commit_step, mask)
+
+    estimator = Trajectory(TrajectorySection(merge_steps=s.module.SHRINK))
+    views = estimator.plan(s.rollout(), plan_context(s.module.MASK))
+    value = {"gamma": 0.9, "lam": 0.8}
+    algorithm = TraceRl(TraceRlSection(mean_reward_range=None, fail_overlong=False, value_model=value))
+
+    def values(judge: torch.nn.Module) -> torch.Tensor:
+        return torch.where(views.scored, judge(views.inputs)[..., 0], 0.0)
+
+    assert_same(s.product(algorithm, estimator, views, values=values(judges[1]).detach()), s.shown(shown))
+    objective = s.objective(algorithm, estimator, views, values=values(judges[1]).detach())
+    found = values(judges[0])
+    loss = replace(objective, role="value")(Scores(logp=torch.zeros_like(found), value=found)).loss
+    parameters = list(judges[0].parameters())
+    assert_same(
+        [loss, *torch.autograd.grad(loss, parameters)], [value_shown, *torch.autograd.grad(value_shown, parameters)]
+    )
 
 
 class StepSetting(Setting):
@@ -284,4 +325,9 @@ def test_d_treerpo_in_one_file_is_the_product():
 @pytest.mark.parametrize("kind", ["d1", "coupled-grpo", "cj-grpo", "wd1", "justgrpo", "mdpo", "tracerl", "d-treerpo"])
 def test_the_example_learns(kind):
     history = example(kind).train()
+    assert sum(history[-5:]) > sum(history[:5]) + 1.0
+
+
+def test_the_example_learns_with_a_value_model_too():
+    history = example("tracerl").train(critic=True)
     assert sum(history[-5:]) > sum(history[:5]) + 1.0

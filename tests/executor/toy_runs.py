@@ -20,7 +20,7 @@ from dare_core.api import Component, hookimpl
 
 @hookimpl
 def dare_model_adapters():
-    words = {"toy-masked": frozenset({"masked", "token-logp"}), "toy-block": frozenset({"block", "token-logp"})}
+    words = {f"toy-{name}": frozenset({name, "token-logp", "value-head"}) for name in ("masked", "block")}
     names = {"toy-masked": "ToyMasked", "toy-block": "ToyBlock"}
     return [
         Component(

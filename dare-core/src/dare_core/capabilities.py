@@ -19,6 +19,7 @@ VOCABULARY: MappingProxyType[str, tuple[Slot, str]] = MappingProxyType(
         "kv-exact": (Slot.MODEL, "keys and values of finished blocks can be cached without changing any logit"),
         "kv-approx": (Slot.MODEL, "prefix or dual caches are possible, as approximations"),
         "token-logp": (Slot.MODEL, "log-probabilities of chosen positions, with gradient"),
+        "value-head": (Slot.MODEL, "can carry a value head: a second model of the family then predicts returns"),
         "sampling": (Slot.ROLLOUT, "temperature above 0 is honoured, so samples of a prompt differ"),
         "logp": (Slot.ROLLOUT, "log-probability of each token when it was committed"),
         "commit-step": (Slot.ROLLOUT, "the denoising forward that committed each token; replay is exact"),
@@ -30,13 +31,13 @@ VOCABULARY: MappingProxyType[str, tuple[Slot, str]] = MappingProxyType(
         "view-estimate": (Slot.LIKELIHOOD, "one value per view [N]"),
         "token-estimate": (Slot.LIKELIHOOD, "one value per response token [B,L]"),
         "view-token-estimate": (Slot.LIKELIHOOD, "one value per scored token of each view [N,L]"),
+        "snapshot-estimate": (Slot.LIKELIHOOD, "one value per token that a recorded snapshot guessed [N,L]"),
         "upper-bound": (Slot.LIKELIHOOD, "an upper estimate beside the lower one"),
         "prompts": (Slot.DATA, "prompts, with a reference answer where the reward wants one"),
         "demonstrations": (Slot.DATA, "prompts with the answer to learn"),
         "pairs": (Slot.DATA, "prompts with a chosen and a rejected answer"),
         "prefix": (Slot.REWARD, "scores intermediate guesses as well as final answers"),
         "multi-process": (Slot.ENGINE, "trains on several processes"),
-        "value-model": (Slot.ENGINE, "holds a value model beside the policy"),
     }
 )
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dare_core.backbones import folders, peft
+from dare_core.backbones import folders, peft, value_head
 from dare_core.backbones.cache import SegmentCache
 from dare_core.backbones.fresh import initialise
 from dare_core.backbones.head import project, target_logp
@@ -84,6 +84,7 @@ class TransformerAdapter(ModelAdapter):
         self._layout = self.weight_layout(published_config)
         self._seed = seed
         self._peft: peft.Attached | None = None
+        self._value_head: nn.Linear | None = None
 
     @classmethod
     @abstractmethod
@@ -178,6 +179,10 @@ class TransformerAdapter(ModelAdapter):
         views = views.to(self._device)
         self._expect_layout(views.layout)
         hidden = self._read_states(self._pack_views(views))
+        if self._value_head is not None:
+            values = value_head.values_of(hidden, self._value_head)
+            nothing = torch.zeros(views.inputs.shape, dtype=values.dtype, device=values.device)
+            return Scores(logp=nothing, value=nothing.masked_scatter(views.scored, values))
         logp, spread, correct = target_logp(
             hidden,
             self._head,
@@ -270,6 +275,12 @@ class TransformerAdapter(ModelAdapter):
             self.module, section, self.lora_targets, self.lora_names, seed=self._seed, base=self.section.path
         )
 
+    def attach_value_head(self) -> None:
+        """See the interface."""
+        self._value_head = value_head.attach(self.module, self._head, self.source)
+        if self._head is not self.module.model.get_input_embeddings().weight:
+            self._head.requires_grad_(False)
+
     def base_only(self) -> AbstractContextManager[None]:
         """See the interface."""
         return self._attached().switched_off()
@@ -316,6 +327,8 @@ class TransformerAdapter(ModelAdapter):
             folders.write_config(folder, self.published_config)
         else:
             folders.copy_files(self.source, folder, (folders.CONFIG, folders.GENERATION))
+        if self._value_head is not None:
+            value_head.save(self._value_head, folder)
         tokenizer = self.section.tokenizer or self.source
         if tokenizer is not None:
             folders.copy_files(Path(tokenizer), folder, folders.TOKENIZER_FILES)

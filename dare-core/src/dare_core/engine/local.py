@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,8 @@ class LocalEngine(Engine):
         self._check_parameters()
         self._reference: ReferencePolicy | None = None
         if inputs.keep_reference:
-            self._reference = reference_policy(inputs.adapter, inputs.peft)
+            moves = self.config.reference_every is not None
+            self._reference = reference_policy(inputs.adapter, inputs.peft, moves=moves)
         if self.config.activation_checkpointing:
             checkpoint_activations(self._module, inputs.adapter.wrap_units)
         self._optimizer = Optimizer(self._module, inputs.optim, inputs.total_updates)
@@ -60,14 +61,14 @@ class LocalEngine(Engine):
 
     # -- scoring -------------------------------------------------------------------------------------
 
-    def score(self, views: Views, policy: PolicyName, *, entropy: bool = False) -> Scores:
+    def score(
+        self, views: Views, policy: PolicyName, *, entropy: bool = False, parts: Sequence[Tensor] | None = None
+    ) -> Scores:
         """See :meth:`Engine.score`."""
+        if parts is None:
+            parts = by_token_budget(view_tokens(views), self.config.tokens_per_microbatch)
         with torch.no_grad(), self._policy(policy):
-            return self._in_microbatches(views, lambda part: self._forward(part, entropy))
-
-    def _in_microbatches(self, views: Views, score: Any) -> Scores:
-        parts = by_token_budget(view_tokens(views), self.config.tokens_per_microbatch)
-        return _scattered([(part, score(views.take(part))) for part in parts], views)
+            return _scattered([(part, self._forward(views.take(part), entropy)) for part in parts], views)
 
     def _forward(self, views: Views, entropy: bool) -> Scores:
         def run() -> Scores:
@@ -100,14 +101,15 @@ class LocalEngine(Engine):
     def accumulate_direct(self, views: Views, objective: Objective, parts: list[Tensor]) -> Scores:
         """See :meth:`Engine.accumulate_direct`."""
         entropy = objective.algorithm.uses_entropy
-        held = _zeros(views, entropy, self._score_dtype())
+        held: Scores | None = None
         for number, part in enumerate(parts):
             with self._training(), self._dropout_draws(number):
                 scores = self._forward(views.take(part), entropy)
+                held = _zeros(views, scores) if held is None else held
                 loss = objective(_placed(held, part, scores)).loss
                 self._backward(loss, views.take(part))
             held = _placed(held, part, scores.detached())
-        return held
+        return Scores(logp=torch.zeros(views.inputs.shape, device=views.inputs.device)) if held is None else held
 
     def _backward(self, total: Tensor, views: Views) -> None:
         if total.requires_grad:
@@ -135,6 +137,7 @@ class LocalEngine(Engine):
             names = nonfinite_names(self._optimizer.gradients().items())
             return self.reject(NonFiniteError(f"gradient of {', '.join(map(repr, names)) or 'the norm'} is not finite"))
         self._optimizer.apply(norm)
+        self._move_reference()
         names = nonfinite_names(self._optimizer.named_weights())
         if names:
             raise NonFiniteError(f"weight {', '.join(map(repr, names))} is not finite after the optimizer step")
@@ -147,7 +150,13 @@ class LocalEngine(Engine):
             raise error
         rate = self._optimizer.rate
         self._optimizer.pass_over()
+        self._move_reference()
         return StepReport(applied=False, grad_norm=float("nan"), learning_rate=rate)
+
+    def _move_reference(self) -> None:
+        every = self.config.reference_every
+        if self._reference is not None and every is not None and self._optimizer.updates % every == 0:
+            self._reference.follow(self.config.reference_mix)
 
     # -- state ---------------------------------------------------------------------------------------
 
@@ -156,11 +165,15 @@ class LocalEngine(Engine):
         yield from self.adapter.published()
 
     def save(self, folder: Path) -> None:
-        """Write weights.safetensors (trainable, full precision), optimizer.safetensors and engine.json."""
+        """Write weights.safetensors (trainable, full precision), optimizer.safetensors, engine.json and, of a reference
+        policy that moves, reference.safetensors."""
         folder.mkdir(parents=True, exist_ok=True)
         weights, state = self._optimizer.tensors()
         save_file({name: t.contiguous() for name, t in weights.items()}, folder / "weights.safetensors")
         save_file({name: t.contiguous() for name, t in state.items()}, folder / "optimizer.safetensors")
+        if self._reference is not None and self.config.reference_every is not None:
+            kept = self._reference.tensors()
+            save_file({name: t.contiguous() for name, t in kept.items()}, folder / "reference.safetensors")
         text = json.dumps({"updates": self._optimizer.updates, "counters": self._counters}, indent=2)
         (folder / "engine.json").write_text(text, encoding="utf-8")
 
@@ -174,6 +187,8 @@ class LocalEngine(Engine):
             state = json.loads((folder / "engine.json").read_text(encoding="utf-8"))
             weights, moments = load_file(folder / "weights.safetensors"), load_file(folder / "optimizer.safetensors")
             self._optimizer.restore(weights, moments)
+            if self._reference is not None and self.config.reference_every is not None:
+                self._reference.restore(load_file(folder / "reference.safetensors"))
         except (OSError, ValueError) as error:
             raise UserError(Problem(f"trainer state cannot be restored: {error}", where=str(folder))) from error
         self._optimizer.updates = state["updates"]
@@ -218,9 +233,6 @@ class LocalEngine(Engine):
         address = Address(self.inputs.seed, f"dropout/part-{part}", self._optimizer.updates)
         return addressed_dropout(address, self._device)
 
-    def _score_dtype(self) -> torch.dtype:
-        return torch.promote_types(next(self._module.parameters()).dtype, torch.float32)
-
     # -- checks --------------------------------------------------------------------------------------
 
     def _checked_dropout(self) -> bool:
@@ -257,9 +269,18 @@ def _on(device: torch.device, scores: Scores) -> Scores:
     )
 
 
-def _zeros(views: Views, entropy: bool, dtype: torch.dtype) -> Scores:
-    zeros = torch.zeros(views.inputs.shape, dtype=dtype, device=views.inputs.device)
-    return Scores(logp=zeros, entropy=zeros if entropy else None, correct=zeros.bool() if entropy else None)
+def _zeros(views: Views, like: Scores) -> Scores:
+    """Zeros [N,L] for every kind of score that ``like`` holds."""
+
+    def blank(scores: Tensor | None) -> Tensor | None:
+        return None if scores is None else scores.new_zeros(views.inputs.shape)
+
+    return Scores(
+        logp=like.logp.new_zeros(views.inputs.shape),
+        entropy=blank(like.entropy),
+        value=blank(like.value),
+        correct=blank(like.correct),
+    )
 
 
 def _placed(held: Scores, index: Tensor, part: Scores) -> Scores:

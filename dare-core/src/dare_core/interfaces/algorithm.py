@@ -6,12 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from dare_core.types import Advantages, LossInputs, LossOutput, Rollout, TreeShape, Verdict
+from dare_core.types import Advantages, LossInputs, LossOutput, Rollout, TreeShape, ValueInputs, Verdict
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dare_core.api import SectionConfig
+    from dare_core.spec.sections import ValueModelSection
 
 
 class Algorithm(ABC):
@@ -68,6 +69,11 @@ class Algorithm(ABC):
         return None
 
     @property
+    def value_model(self) -> ValueModelSection | None:
+        """How a value model is started and trained beside the policy, by :meth:`value_loss`; None = there is none."""
+        return None
+
+    @property
     def tree(self) -> TreeShape | None:
         """How the responses to a prompt branch off each other; None = they are independent."""
         return None
@@ -93,3 +99,8 @@ class Algorithm(ABC):
     @abstractmethod
     def loss(self, inputs: LossInputs) -> LossOutput:
         """The loss to minimise, differentiable in ``inputs.live`` and ``inputs.scores``."""
+
+    def value_loss(self, inputs: ValueInputs) -> LossOutput:
+        """The value model's loss to minimise, differentiable in ``inputs.live``; what ``separable_by`` says holds for
+        it too. Called for algorithms with a :attr:`value_model`, once per inner update."""
+        raise TypeError(f"{type(self).__name__} has no loss for a value model")

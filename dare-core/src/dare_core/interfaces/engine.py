@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dare_core.errors import NonFiniteError
 from dare_core.interfaces.algorithm import Algorithm
 from dare_core.interfaces.likelihood import LikelihoodEstimator
-from dare_core.types import Advantages, Estimate, LossInputs, LossOutput, Progress, Rows, Scores, Views
+from dare_core.types import Advantages, Estimate, LossInputs, LossOutput, Progress, Rows, Scores, ValueInputs, Views
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +27,8 @@ PolicyName = Literal["live", "reference"]
 class Objective:
     """Scores -> loss: an estimator, an algorithm and the batch they work on. Data, not a closure.
 
-    ``old`` is None at the first inner update, where the old policy is the live one.
+    ``old`` is None at the first inner update, where the old policy is the live one. ``values`` [N,L] are the value
+    model's before the first inner update. With the role ``value`` it is the value model that is scored and trained.
     """
 
     estimator: LikelihoodEstimator
@@ -38,9 +39,17 @@ class Objective:
     advantages: Advantages | None = None
     old: Estimate | None = None
     reference: Estimate | None = None
+    values: Tensor | None = None
+    role: Literal["policy", "value"] = "policy"
 
     def __call__(self, scores: Scores) -> LossOutput:
-        """The loss and metrics for the scores of all views."""
+        """The loss and metrics for the scores of all views.
+
+        Raises:
+            TypeError: the value model's role without values.
+        """
+        if self.role == "value":
+            return self.algorithm.value_loss(self._value_inputs(scores))
         live = self.estimator.reduce(self.views, scores, self.rows)
         return self.algorithm.loss(
             LossInputs(
@@ -52,7 +61,20 @@ class Objective:
                 reference=self.reference,
                 advantages=self.advantages,
                 progress=self.progress,
+                values=self.values,
             )
+        )
+
+    def _value_inputs(self, scores: Scores) -> ValueInputs:
+        if scores.value is None or self.values is None:
+            raise TypeError("a value model's objective needs values of the views, live ones and those before")
+        return ValueInputs(
+            rows=self.rows,
+            views=self.views,
+            live=scores.value,
+            old=self.values,
+            advantages=self.advantages,
+            progress=self.progress,
         )
 
 
@@ -61,7 +83,7 @@ class EngineInputs:
     """What an engine is built from: ``Engine(config, inputs)``.
 
     Attributes:
-        adapter: the policy, adapters attached.
+        adapter: the model to train, adapters attached: the policy, or a value model, which gets an engine of its own.
         optim: optimizer options.
         peft: adapter options, or None for full training.
         total_updates: optimizer steps of the whole run, for schedules.
@@ -98,8 +120,18 @@ class Engine(ABC):
         self.adapter = inputs.adapter
 
     @abstractmethod
-    def score(self, views: Views, policy: PolicyName, *, entropy: bool = False) -> Scores:
-        """Scores of all views without gradient, in evaluation mode, in micro-batches by token budget."""
+    def score(
+        self, views: Views, policy: PolicyName, *, entropy: bool = False, parts: Sequence[Tensor] | None = None
+    ) -> Scores:
+        """Scores of all views without gradient, in evaluation mode.
+
+        Args:
+            views: N views.
+            policy: whose scores.
+            entropy: also entropies.
+            parts: indices [M] of views to compute together, each view once; default: micro-batches by token budget.
+                The last bits of a score depend on its neighbours, so policies to be compared exactly share them.
+        """
 
     @abstractmethod
     def accumulate(self, views: Views, upstream: Scores) -> None:

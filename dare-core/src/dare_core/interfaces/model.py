@@ -141,6 +141,17 @@ class ModelAdapter(ABC):
         ``kv-approx``."""
         return None
 
+    def attach_value_head(self) -> None:
+        """Make this a value model. :meth:`token_logp` then gives values at scored positions, read where the logits of
+        that position are, instead of log-probabilities (0). The head is trained, starts at zero or as saved beside the
+        weights, and :meth:`save` writes it. Capability ``value-head``.
+
+        Raises:
+            UserError: the family carries none, or the saved head does not fit.
+        """
+        message = f"models of kind '{self.facts.kind}' carry no value head"
+        raise UserError(Problem(message, path="algorithm.value_model", hint="train without a value model"))
+
     @abstractmethod
     def attach_peft(self, section: PeftSection) -> None:
         """Freeze the base and add adapters through peft, or load those of ``section.adapter``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from dare_core.diffusion.denoise import decoding_layout
 from dare_core.errors import Problem, UserError
 from dare_core.interfaces import (
     Algorithm,
+    Engine,
     EngineInputs,
     Evaluator,
     LikelihoodEstimator,
@@ -31,7 +32,7 @@ from dare_core.loops.evaluation import Evaluations
 from dare_core.loops.inner import Learner
 from dare_core.loops.job import OfflineJob, OnlineJob
 from dare_core.loops.outcome import Outcome
-from dare_core.loops.placement import load_model
+from dare_core.loops.placement import load_model, load_value_model
 from dare_core.loops.progress import Report
 from dare_core.loops.references import ReferenceEstimates, weights_checksum
 from dare_core.loops.session import Session
@@ -145,8 +146,9 @@ def build(
     for reason, ids in parts.examples.dropped.items():
         report.say(f"left out {len(ids)} rows: {reason}")
     adapter = load_model(plan[Slot.MODEL], plan.peft, plan.run.seed)
-    folder.record_model(adapter.describe())
     learner = _learner(parts, adapter)
+    valued = {} if learner.value_engine is None else {"value_model": learner.value_engine.adapter.describe()}
+    folder.record_model({**adapter.describe(), **valued})
     backend = plan[Slot.ROLLOUT].target()(plan[Slot.ROLLOUT].config, adapter) if Slot.ROLLOUT in plan else None
     session = _session(parts, learner, backend, folder, catalog, report, until)
     job = None if plan.online else _offline(parts, learner, session)
@@ -206,7 +208,21 @@ def _learner(parts: Parts, adapter: ModelAdapter) -> Learner:
         mode=mode,
         temperature=parts.settings.temperature if plan.online and parts.settings else 1.0,
         references=references,
+        value_engine=_value_engine(parts, inputs),
     )
+
+
+def _value_engine(parts: Parts, policy: EngineInputs) -> Engine | None:
+    """An engine of the same kind for the value model, or None where the algorithm has none."""
+    plan, section = parts.plan, parts.algorithm.value_model
+    if section is None:
+        return None
+    choice = plan[Slot.ENGINE]
+    adapter = load_value_model(plan[Slot.MODEL], plan.peft, plan.run.seed, section.path)
+    optim = policy.optim if section.lr is None else policy.optim.model_copy(update={"lr": section.lr})
+    inputs = replace(policy, adapter=adapter, optim=optim, keep_reference=False)
+    engine: Engine = choice.target()(choice.config, inputs)
+    return engine
 
 
 def _references(parts: Parts, adapter: ModelAdapter, layout: AttentionLayout) -> ReferenceEstimates | None:
@@ -216,6 +232,9 @@ def _references(parts: Parts, adapter: ModelAdapter, layout: AttentionLayout) ->
         return None
     plan, made = parts.plan, adapter.describe()
     likelihood, engine = plan[Slot.LIKELIHOOD], plan[Slot.ENGINE].config
+    if isinstance(engine, EngineSection) and engine.reference_every is not None:
+        message = "a reference policy that moves has no estimates to keep"
+        raise UserError(Problem(message, path="engine.reference_every", hint="leave it out, or the reference cache"))
     key = {
         "model": plan[Slot.MODEL].name,
         "weights": weights_checksum(adapter.module),
@@ -260,6 +279,7 @@ def _session(
         ledger=Ledger(),
         until=until,
         closers=closers,
+        value_engine=learner.value_engine,
     )
 
 

@@ -6,7 +6,6 @@ from dare_core.loops.inner import InnerUpdates
 from dare_core.loops.job import OfflineJob
 from dare_core.loops.outcome import Outcome
 from dare_core.loops.signals import offline_metrics
-from dare_core.loops.update import update
 
 _BATCHES_BETWEEN_WRITES = 256
 
@@ -49,6 +48,6 @@ def run(job: OfflineJob) -> Outcome:
                 inner = InnerUpdates(learner, rows, step)
             with session.timed("update"):
                 for objective in inner.objectives():
-                    inner.done(update(learner.engine, objective, learner.mode))
+                    inner.done(learner.update(objective))
             session.finish(step, offline_metrics(rows, inner.results, job.epoch(step)))
         return session.outcome()

@@ -6,7 +6,6 @@ from dare_core.loops.inner import InnerUpdates
 from dare_core.loops.job import OnlineJob
 from dare_core.loops.outcome import Outcome
 from dare_core.loops.signals import check_verdicts, online_metrics, rollout_gap, sample_lines, warn_of_collapse
-from dare_core.loops.update import update
 
 
 def run(job: OnlineJob) -> Outcome:
@@ -35,7 +34,7 @@ def run(job: OnlineJob) -> Outcome:
                 inner = InnerUpdates(learner, rollout, step, advantages, selection)
             with session.timed("update"):
                 for objective in inner.objectives():
-                    inner.done(update(learner.engine, objective, learner.mode))
+                    inner.done(learner.update(objective))
             job.backend.sync(learner.engine.weights(), version=step + 1)
             session.finish(
                 step,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import torch
+from safetensors.torch import load_file
 
 from dare_core.errors import Problem, UserError
 from dare_core.interfaces import ModelAdapter
@@ -29,6 +31,42 @@ def load_model(choice: Choice, peft: PeftSection | None, seed: int) -> ModelAdap
         adapter.attach_peft(peft)
     adapter.module.eval()
     return adapter
+
+
+def load_value_model(choice: Choice, peft: PeftSection | None, seed: int, path: str | None) -> ModelAdapter:
+    """A second model of a section's family, with a value head: the section's own, or of the folder ``path``.
+
+    Raises:
+        UserError: files do not fit, or the family carries no value head.
+    """
+    section = choice.config
+    if path is not None and isinstance(section, ModelSection):
+        other = section.model_copy(update={"path": path, "config": None, "init": None})
+        choice = replace(choice, config=other)
+    adapter = load_model(choice, peft, seed)
+    adapter.attach_value_head()
+    return adapter
+
+
+@torch.no_grad()
+def take_trained(adapter: ModelAdapter, trainer: Path) -> None:
+    """Put the trained weights of a checkpoint's trainer state into the model.
+
+    Raises:
+        UserError: they are missing, or those of another model.
+    """
+    path = trainer / "weights.safetensors"
+    try:
+        found = load_file(path)
+    except OSError as error:
+        raise UserError(Problem(f"cannot be read: {error}", where=str(path))) from error
+    present = {name: p for name, p in adapter.module.named_parameters() if p.requires_grad}
+    if present.keys() != found.keys():
+        differing = sorted(present.keys() ^ found.keys())
+        message = f"saved and present trainable parameters differ: {', '.join(differing[:3])}"
+        raise UserError(Problem(message, where=str(path)))
+    for name, parameter in present.items():
+        parameter.copy_(found[name])
 
 
 def peft_section_of(folder: Path) -> PeftSection:

@@ -18,6 +18,7 @@ from dare_core.loops.interrupt import Interrupt
 from dare_core.loops.outcome import Outcome
 from dare_core.loops.progress import Report
 from dare_core.loops.stopping import StopRules
+from dare_core.run.checkpoint import VALUE_STATE
 from dare_core.run.folder import Best, RunFolder
 from dare_core.run.ledger import Ledger, Phase
 from dare_core.spec.sections import RunSection
@@ -43,6 +44,7 @@ class Session:
         start: training steps done before this session.
         until: training steps after which to end, the run's own or fewer.
         closers: what to close at the end.
+        value_engine: that of the value model, saved and counted likewise; or None.
     """
 
     section: RunSection
@@ -56,6 +58,7 @@ class Session:
     start: int = 0
     until: int | None = None
     closers: Sequence[Callable[[], None]] = ()
+    value_engine: Engine | None = None
 
     def __post_init__(self) -> None:
         self.step = self.start
@@ -65,7 +68,7 @@ class Session:
         self._interrupt = Interrupt()
         self._saved: int | None = self.start or None
         self._best = self.folder.state().best
-        self._counted: Mapping[str, Any] = self.engine.counters()
+        self._counted: Mapping[str, Any] = self._counters()
         self._open = ExitStack()
 
     # -- life ----------------------------------------------------------------------------------------
@@ -77,6 +80,8 @@ class Session:
             UserError: its files are missing or do not fit this run.
         """
         self.engine.load(checkpoint / "trainer")
+        if self.value_engine is not None:
+            self.value_engine.load(checkpoint / "trainer" / VALUE_STATE)
         try:
             state = json.loads((checkpoint / "trainer" / SESSION).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -86,7 +91,7 @@ class Session:
         self._stops.flat_steps = state["flat_steps"]
         self._best = self.folder.state().best
         self.ledger = Ledger.from_json(state["ledger"])
-        self._counted = self.engine.counters()
+        self._counted = self._counters()
 
     def __enter__(self) -> Session:
         for close in (self.folder.close, self.report.close, *self.closers, *(t.close for t in self.trackers)):
@@ -172,8 +177,17 @@ class Session:
             tracker.log(step, metrics)
         self.notify("dare_step_finished", StepFinished(self.folder.path, step, metrics))
 
-    def _count(self) -> None:
+    def _counters(self) -> Mapping[str, Any]:
+        """Of both engines together: work adds up, of memory the larger one is kept."""
         counters = self.engine.counters()
+        if self.value_engine is None:
+            return counters
+        other = self.value_engine.counters()
+        joined = {name: counters[name] + other[name] for name in counters if name != "peak_memory"}
+        return {**joined, "peak_memory": max(counters["peak_memory"], other["peak_memory"])}
+
+    def _count(self) -> None:
+        counters = self._counters()
         spent = {
             name: counters[name] - self._counted[name] for name in ("forwards", "forward_tokens", "backward_tokens")
         }
@@ -202,6 +216,8 @@ class Session:
             else:
                 self.engine.adapter.save(temporary / "model")
             self.engine.save(temporary / "trainer")
+            if self.value_engine is not None:
+                self.value_engine.save(temporary / "trainer" / VALUE_STATE)
             state = {"step": self.step, "flat_steps": self._stops.flat_steps, "ledger": self.ledger.to_json()}
             (temporary / "trainer" / SESSION).write_text(json.dumps(state, indent=2), encoding="utf-8")
         self._saved, self._best = self.step, best or self._best

@@ -66,7 +66,8 @@ def offline_metrics(rows: Rows, updates: Sequence[Updated], epoch: float) -> dic
 
 
 def update_metrics(updates: Sequence[Updated]) -> dict[str, float]:
-    """``loss``, ``algorithm/*`` and ``optim/*``, over the step's inner updates; skipped ones only count as such."""
+    """``loss``, ``algorithm/*``, ``optim/*`` and, of a value model, ``value/*``, over the step's inner updates; skipped
+    ones only count as such."""
     log = MetricLog()
     for done in updates:
         log.put({"optim/lr": done.report.learning_rate})
@@ -74,6 +75,12 @@ def update_metrics(updates: Sequence[Updated]) -> dict[str, float]:
             log.add({"loss": Metric(float(done.loss.loss), 1.0), "optim/grad_norm": Metric(done.report.grad_norm, 1.0)})
             log.add(done.loss.metrics, prefix="algorithm/")
             log.put(done.report.metrics, prefix="optim/")
+        if done.value is not None:
+            log.put({"value/lr": done.value.report.learning_rate})
+            if done.value.report.applied:
+                norm = Metric(done.value.report.grad_norm, 1.0)
+                log.add({"value/loss": Metric(float(done.value.loss.loss), 1.0), "value/grad_norm": norm})
+                log.add(done.value.loss.metrics, prefix="value/")
     skipped = sum(not done.report.applied for done in updates)
     return log.values() | {"optim/skipped": float(skipped), "optim/updates": float(len(updates) - skipped)}
 

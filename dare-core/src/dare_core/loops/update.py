@@ -34,15 +34,23 @@ class Updated:
         loss: value and metrics of the objective before the step.
         scores: of all views before the step, without gradient.
         report: the optimizer's report.
+        value: the same of the value model that is trained beside the policy, or None.
     """
 
     loss: LossOutput
     scores: Scores
     report: StepReport
+    value: Updated | None = None
 
 
-def update(engine: Engine, objective: Objective, mode: UpdateMode = "auto") -> Updated:
+def update(engine: Engine, objective: Objective, mode: UpdateMode = "auto", scores: Scores | None = None) -> Updated:
     """Gather the objective's gradient and take one optimizer step.
+
+    Args:
+        engine: of the model to train.
+        objective: its loss.
+        mode: how the gradient is gathered.
+        scores: of all views under the present weights, where they are known: spares two passes the first one.
 
     Raises:
         NonFiniteError: a score, loss or gradient is not finite and the engine is told to stop; names tensor or
@@ -51,18 +59,18 @@ def update(engine: Engine, objective: Objective, mode: UpdateMode = "auto") -> U
     """
     parts = direct_parts(engine, objective, mode)
     nothing = torch.zeros(objective.views.inputs.shape, device=objective.views.inputs.device)
-    loss, scores = LossOutput(loss=nothing.new_full((), float("nan"))), Scores(logp=nothing)
+    loss, found = LossOutput(loss=nothing.new_full((), float("nan"))), Scores(logp=nothing)
     try:
         if parts is None:
-            scores = engine.score(objective.views, "live", entropy=objective.algorithm.uses_entropy)
-            loss = replay(engine, objective, scores)
+            found = scores or engine.score(objective.views, "live", entropy=objective.algorithm.uses_entropy)
+            loss = replay(engine, objective, found)
         else:
-            scores = engine.accumulate_direct(objective.views, objective, parts)
-            loss = _checked(objective(scores), objective)
+            found = engine.accumulate_direct(objective.views, objective, parts)
+            loss = _checked(objective(found), objective)
         report = engine.step()
     except NonFiniteError as error:
         report = engine.reject(_located(error, objective))
-    return Updated(loss=_detached(loss), scores=scores, report=report)
+    return Updated(loss=_detached(loss), scores=found, report=report)
 
 
 def replay(engine: Engine, objective: Objective, scores: Scores) -> LossOutput:
@@ -127,7 +135,8 @@ def _checked(loss: LossOutput, objective: Objective) -> LossOutput:
         estimate = getattr(objective, name)
         if estimate is not None and not bool(torch.isfinite(estimate.value).all()):
             raise NonFiniteError(f"the loss is not finite, because the {name} policy's estimate is not")
-    raise NonFiniteError("the loss is not finite although all scores are: ratios or weights overflowed")
+    of = "value model's loss" if objective.role == "value" else "loss"
+    raise NonFiniteError(f"the {of} is not finite although all scores are: ratios or weights overflowed")
 
 
 def _located(error: NonFiniteError, objective: Objective) -> NonFiniteError:

@@ -3,6 +3,7 @@
 With R_i the reward of row i and g its group (rows of one prompt, in any order)::
 
     mean baseline            A_i = R_i - mean_g R                        Shao et al. 2024 (GRPO), without its scale
+    no baseline              A_i = R_i                                   Williams 1992 (REINFORCE)
     leave-one-out baseline   A_i = R_i - mean_{k in g, k != i} R_k       Kool et al. 2019; = G/(G-1) x the above
     scale                    A_i / (std_g + eps)                         GRPO; n-1 or n in the variance
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from dare_core.types import Advantages, Rows, Verdict
 
-Baseline = Literal["mean", "leave-one-out"]
+Baseline = Literal["mean", "leave-one-out", "none"]
 Scale = Literal["none", "std", "population-std"]
 Single = Literal["zero", "raw"]
 
@@ -87,7 +88,7 @@ def group_relative(
         baseline: what is subtracted.
         scale: what divides: nothing, the sample std (n - 1) + eps or the population std (n) + eps.
         eps: added to the std.
-        single: a group with one usable row has no baseline: advantage 0, or ``raw``, its score with mean 0
+        single: a group with one usable row has neither baseline nor std: advantage 0, or ``raw``, its score with mean 0
             and std 1.
 
     Returns:
@@ -96,14 +97,15 @@ def group_relative(
     usable = torch.isfinite(scores) if usable is None else usable
     groups = group_statistics(scores, group, usable)
     value = torch.where(usable, scores.to(torch.float64), 0.0)
-    advantage = value - groups.mean
+    advantage = value if baseline == "none" else value - groups.mean
     if baseline == "leave-one-out":
         advantage = advantage * groups.count / (groups.count - 1).clamp(min=1)
     divisor = torch.ones_like(advantage)
     if scale != "none":
         divisor = groups.std(population=scale == "population-std") + eps
     alone = groups.count <= 1
-    advantage = torch.where(alone, value / (1 + eps * (scale != "none")) if single == "raw" else 0.0, advantage)
+    if baseline != "none" or scale != "none":
+        advantage = torch.where(alone, value / (1 + eps * (scale != "none")) if single == "raw" else 0.0, advantage)
     divisor = torch.where(alone, 1.0, divisor)
     return torch.where(usable, advantage / divisor, 0.0).to(scores.dtype)
 

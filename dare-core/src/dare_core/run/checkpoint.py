@@ -22,6 +22,8 @@ from dare_core.errors import Problem, UserError
 from dare_core.run.atomic import sync_file, sync_folder, write_json
 
 COMPLETE = "complete.json"
+#: folder of a value model's state within a checkpoint's ``trainer``
+VALUE_STATE = "value"
 _STEP = re.compile(r"step_(\d+)")
 _CHUNK = 1 << 20
 

@@ -15,7 +15,18 @@ from dare_core.spec.selection import published_config
 from dare_core.types.model import ModelFacts
 
 #: first words of the metrics that training itself writes
-TRAINING_METRICS = ("advantage", "algorithm", "data", "loss", "optim", "reward", "rollout", "spent", "verdicts")
+TRAINING_METRICS = (
+    "advantage",
+    "algorithm",
+    "data",
+    "loss",
+    "optim",
+    "reward",
+    "rollout",
+    "spent",
+    "value",
+    "verdicts",
+)
 #: capability word of data -> the options that give it
 _DATA_REMEDIES = {
     "demonstrations": "give 'data.completion', the template of the answer to learn, or 'data.trained_turns'",
@@ -45,7 +56,7 @@ def _capabilities(draft: Draft, catalog: Catalog) -> Iterator[Problem]:
     for needing in draft.used:
         if "." in needing.path and needing.slot not in (Slot.EVALUATOR, Slot.TRACKER):
             continue
-        for word in sorted(needing.registered.component.needs):
+        for word in sorted(needing.needs):
             slot, meaning = VOCABULARY[word]
             provider = draft.section(slot)
             if provider is None:

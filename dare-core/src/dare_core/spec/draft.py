@@ -41,6 +41,11 @@ class Used:
         """Capability words of the component, and those that follow from its options (``config.gives``)."""
         return self.registered.component.provides | getattr(self.config, "gives", frozenset())
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """Capability words that the component needs, and those that its options need besides (``config.needs``)."""
+        return self.registered.component.needs | getattr(self.config, "needs", frozenset())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:

@@ -192,7 +192,8 @@ class RolloutSection(SectionConfig):
     schedule: Schedule = Field(
         "even",
         description="Tokens per step: `even` = masked tokens over steps, the remainder first; `even-block` = as if the "
-        "whole block were masked; `linear-time` = the whole part of n (1 - s/t), time from 1 to `schedule_eps`.",
+        "whole block were masked; `linear-time` = the whole part of n (1 - s/t), time from 1 to `schedule_eps`; "
+        "`doubling` = 2^i tokens at step i of floor(log2) of the block length, the rest at the last.",
     )
     schedule_eps: float = Field(1e-3, ge=0, lt=1, description="Where the `linear-time` schedule ends.")
     whole_blocks: bool = Field(
@@ -249,6 +250,20 @@ class RolloutSection(SectionConfig):
 class AlgorithmSection(SectionConfig):
     """Base of algorithm sections."""
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """Capability words that these options need beyond those of the component."""
+        return frozenset()
+
+
+class ValueModelSection(SectionConfig):
+    """A value model: a second model of the policy's family with a value head, trained beside it."""
+
+    lr: float | None = Field(None, gt=0, description="Peak learning rate of the value model; null = optim.lr.")
+    path: str | None = Field(
+        None, description="Folder that the value model starts from, with or without a value head; null = the policy's."
+    )
+
 
 class GroupAlgorithmSection(AlgorithmSection):
     """Base of algorithms that compare responses to one prompt."""
@@ -263,6 +278,12 @@ class EngineSection(SectionConfig):
         "auto",
         description="How gradients are gathered: `direct` = one pass; `two-pass` = memory does not depend on the "
         "number of views; `auto` = direct where each part of a separable loss fits a micro-batch.",
+    )
+    reference_every: PositiveInt | None = Field(
+        None, description="Optimizer steps between moves of the reference policy; null = it stays where the run began."
+    )
+    reference_mix: float = Field(
+        1.0, gt=0, le=1, description="Share of the live weights in the reference policy after such a move."
     )
 
 

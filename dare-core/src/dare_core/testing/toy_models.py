@@ -86,6 +86,7 @@ class ToyModule(nn.Module):
         self.low_rank: nn.ParameterDict | None = None
         self.scale = 0.0
         self.use_low_rank = True
+        self.value_head: nn.Parameter | None = None
 
     def effective_bias(self) -> Tensor:
         """[P,V-1] the bias with the attached adapter added."""
@@ -128,6 +129,10 @@ class _Toy(ModelAdapter):
     def token_logp(self, views: Views, *, entropy: bool = False) -> Scores:
         """See the interface. Block layouts score the noisy block against earlier blocks of ``views.targets``."""
         logits = self._logits(views.inputs, views.targets, views.valid, views.scored, views.layout, views.prompt_length)
+        if self.module.value_head is not None:
+            nothing = torch.zeros(views.inputs.shape, dtype=logits.dtype, device=logits.device)
+            values = logits[:, :-1] @ self.module.value_head
+            return Scores(logp=nothing, value=nothing.masked_scatter(views.scored, values))
         logps = (logits / views.temperature).log_softmax(dim=-1)
         chosen = logps.gather(1, views.targets[views.scored][:, None])[:, 0]
         blank = torch.zeros(views.inputs.shape, dtype=logps.dtype, device=logps.device)
@@ -178,6 +183,10 @@ class _Toy(ModelAdapter):
         self.module.low_rank = nn.ParameterDict({name: nn.Parameter(value) for name, value in matrices.items()})
         self.module.scale = section.alpha / section.r
 
+    def attach_value_head(self) -> None:
+        """Values are a weighted sum of the logits; the weights start at zero."""
+        self.module.value_head = nn.Parameter(torch.zeros(self.facts.vocab_size - 1, dtype=torch.float64))
+
     @contextmanager
     def base_only(self) -> Iterator[None]:
         """Leave the low-rank matrix out while open."""
@@ -198,6 +207,8 @@ class _Toy(ModelAdapter):
 
         folder.mkdir(parents=True, exist_ok=True)
         save_file({name: tensor.contiguous() for name, tensor in self.published()}, folder / "model.safetensors")
+        if self.module.value_head is not None:
+            save_file({"value_head.weight": self.module.value_head.detach()[None]}, folder / "value_head.safetensors")
         (folder / "config.json").write_text(json.dumps(self._config()), encoding="utf-8")
 
     def save_adapter(self, folder: Path) -> None:

@@ -5,7 +5,7 @@ Axes: B rows, L positions, N views, G group size, V vocabulary, S snapshots.
 
 from dare_core.types.batch import Advantages, Edits, PairRows, Rollout, Rows, Snapshots, Trace
 from dare_core.types.decoding import DecodingSettings, EosRule, Schedule, SelectionRule
-from dare_core.types.estimate import Estimate, LossInputs, LossOutput, Metric, Progress
+from dare_core.types.estimate import BatchInputs, Estimate, LossInputs, LossOutput, Metric, Progress, ValueInputs
 from dare_core.types.events import CheckpointSaved, RunFinished, RunStarted, StepFinished
 from dare_core.types.examples import Demonstration, Message, Pair, Prompt, Verdict, VerdictStatus
 from dare_core.types.model import AttentionLayout, ModelFacts
@@ -18,6 +18,7 @@ __all__ = [
     "Address",
     "Advantages",
     "AttentionLayout",
+    "BatchInputs",
     "CheckpointSaved",
     "DecodingSettings",
     "Demonstration",
@@ -45,6 +46,7 @@ __all__ = [
     "StepFinished",
     "Trace",
     "TreeShape",
+    "ValueInputs",
     "Verdict",
     "VerdictStatus",
     "Views",

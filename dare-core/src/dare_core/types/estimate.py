@@ -78,29 +78,56 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossInputs:
-    """All that a loss may depend on.
+class BatchInputs:
+    """What every loss may depend on.
 
     Attributes:
         rows: the optimizer step's whole batch.
         views: the plan that was scored.
-        scores: live scores of the views (entropy, value and the like live here), with gradient.
-        live: estimate under the policy being trained, with gradient.
-        old: estimate under the policy before the first inner update, on the same views; equals ``live``
-            detached at the first one.
-        reference: estimate under the reference policy, or None.
         advantages: per row, or None where the algorithm has none (SFT, preference).
         progress: where the run stands.
     """
 
     rows: Rows
     views: Views
+    advantages: Advantages | None
+    progress: Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossInputs(BatchInputs):
+    """All that a policy's loss may depend on.
+
+    Attributes:
+        scores: live scores of the views (entropy and the like live here), with gradient.
+        live: estimate under the policy being trained, with gradient.
+        old: estimate under the policy before the first inner update, on the same views; equals ``live``
+            detached at the first one.
+        reference: estimate under the reference policy, or None.
+        values: [N,L] what the value model said of the views before the first inner update; None without one.
+    """
+
     scores: Scores
     live: Estimate
     old: Estimate
     reference: Estimate | None
-    advantages: Advantages | None
-    progress: Progress
+    values: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueInputs(BatchInputs):
+    """All that a value model's loss may depend on.
+
+    Attributes:
+        live: [N,L] values of the views' scored positions under the value model being trained, with gradient.
+        old: [N,L] those before the first inner update.
+    """
+
+    live: Tensor
+    old: Tensor
+
+    def __post_init__(self) -> None:
+        expect_shape("ValueInputs", "old", self.old, self.live.shape, "[N,L]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,4 +141,14 @@ class LossOutput:
         expect_shape("LossOutput", "loss", self.loss, (), "a scalar")
 
 
-__all__ = ["Bound", "Estimate", "EstimateShape", "LossInputs", "LossOutput", "Metric", "Progress"]
+__all__ = [
+    "BatchInputs",
+    "Bound",
+    "Estimate",
+    "EstimateShape",
+    "LossInputs",
+    "LossOutput",
+    "Metric",
+    "Progress",
+    "ValueInputs",
+]

@@ -21,13 +21,13 @@ from torch import Tensor
 from dare_algos_grpo.policy import ClippedPolicy
 from dare_algos_grpo.transitions import Transitions
 from dare_core.objectives.reductions import row_sums, sequence_mean_token_sum, step_mean, transition_weights
-from dare_core.types import LossInputs
+from dare_core.types import BatchInputs
 
 
 class CjGrpo(ClippedPolicy):
     """CJ-GRPO. Views are the recorded steps, the same for all inner updates."""
 
-    def reduce(self, token_loss: Tensor, trained: Tensor, row: Tensor, inputs: LossInputs) -> Tensor:
+    def reduce(self, token_loss: Tensor, trained: Tensor, row: Tensor, inputs: BatchInputs) -> Tensor:
         """Means over steps or transitions, or a reduction over tokens."""
         if self.config.reduction == "step-mean":
             return step_mean(token_loss, trained, Transitions.of(inputs.views).step)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from dare_core.api import SectionConfig
-from dare_core.spec.sections import GroupAlgorithmSection
+from dare_core.spec.sections import GroupAlgorithmSection, ValueModelSection
 from dare_core.types import TreeShape
 
 TokenReduction = Literal["token-mean", "sequence-mean-token-sum", "sequence-mean-token-mean", "fixed-length"]
@@ -17,8 +17,9 @@ class GroupPolicySection(GroupAlgorithmSection):
     """What all policy gradients of this package share."""
 
     inner_updates: PositiveInt = Field(1, description="Optimizer steps that reuse one rollout (mu).")
-    baseline: Literal["mean", "leave-one-out"] = Field(
-        "mean", description="Subtracted from a reward: the group's mean, or the mean of the group's other rows."
+    baseline: Literal["mean", "leave-one-out", "none"] = Field(
+        "mean",
+        description="Subtracted from a reward: the group's mean, the mean of the group's other rows, or nothing.",
     )
     scale: Literal["none", "std", "population-std"] = Field(
         "none", description="What divides the advantage: nothing, the group's std over n - 1, or over n."
@@ -159,6 +160,14 @@ class MdpoSection(ClippedPolicySection):
     count_eps: float = Field(1e-4, ge=0, description="Added to numbers of hidden positions.")
 
 
+class TraceValueSection(ValueModelSection):
+    """TraceRL's value model."""
+
+    gamma: float = Field(1.0, ge=0, le=1, description="Discount per trace step.")
+    lam: float = Field(1.0, ge=0, le=1, description="How far advantages look ahead along the trace (lambda).")
+    clip_range: float = Field(0.2, gt=0, description="How far a value may move from the old one within a step.")
+
+
 class TraceRlSection(ClippedPolicySection):
     """TraceRL."""
 
@@ -185,6 +194,14 @@ class TraceRlSection(ClippedPolicySection):
     block_log_ratio_limit: float | None = Field(
         10.0, gt=0, description="Bound of |l - l_old| for block models, in nats; null = none."
     )
+    value_model: TraceValueSection | None = Field(
+        None, description="A value model, which gives each token an advantage along the trace; null = none."
+    )
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """A model that carries a value head, if there is to be a value model."""
+        return frozenset() if self.value_model is None else frozenset({"value-head"})
 
 
 class DTreeRpoSection(ClippedPolicySection):
@@ -277,6 +294,21 @@ class SnapshotsSection(SectionConfig):
     scored_tokens: Literal["response", "completion"] = Field(
         "response", description="Every token of a guess, or those up to and including its first end token."
     )
+
+
+class RandomMaskSection(SectionConfig):
+    """Random shares of the response hidden."""
+
+    draws: PositiveInt = Field(35, description="Masks drawn per row.")
+    ratio_low: float = Field(0.1, gt=0, le=1, description="Smallest share of tokens hidden, in expectation.")
+    ratio_high: float = Field(0.9, gt=0, le=1, description="Largest share of tokens hidden, in expectation.")
+    complement: bool = Field(False, description="Each mask is followed by the one that hides all other tokens.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> RandomMaskSection:
+        if self.ratio_low > self.ratio_high:
+            raise ValueError(f"ratio_low {self.ratio_low} exceeds ratio_high {self.ratio_high}")
+        return self
 
 
 class LeftToRightSection(SectionConfig):

@@ -35,6 +35,7 @@ from dare_core.objectives.reductions import step_mean
 from dare_core.objectives.trees import node_values, sibling_groups
 from dare_core.types import (
     Advantages,
+    BatchInputs,
     LossInputs,
     LossOutput,
     Metric,
@@ -80,7 +81,7 @@ class DTreeRpo(SnapshotPolicy):
         )
         return Advantages(value=advantage, usable=judged, statistics=score_metrics(scores, rollout.group, usable))
 
-    def reduce(self, token_loss: Tensor, trained: Tensor, row: Tensor, inputs: LossInputs) -> Tensor:
+    def reduce(self, token_loss: Tensor, trained: Tensor, row: Tensor, inputs: BatchInputs) -> Tensor:
         """Token mean per segment, then mean over segments."""
         return step_mean(token_loss, trained, torch.arange(len(trained), device=trained.device))
 

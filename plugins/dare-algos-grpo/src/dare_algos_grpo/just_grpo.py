@@ -19,7 +19,7 @@ from torch import Tensor
 from dare_algos_grpo.config import JustGrpoSection
 from dare_algos_grpo.policy import ClippedPolicy
 from dare_core.objectives.reductions import fixed_length
-from dare_core.types import LossInputs
+from dare_core.types import BatchInputs
 
 
 class JustGrpo(ClippedPolicy):
@@ -27,7 +27,7 @@ class JustGrpo(ClippedPolicy):
 
     config: JustGrpoSection
 
-    def reduce(self, token_loss: Tensor, trained: Tensor, row: Tensor, inputs: LossInputs) -> Tensor:
+    def reduce(self, token_loss: Tensor, trained: Tensor, row: Tensor, inputs: BatchInputs) -> Tensor:
         """Constant weight per token of rows that teach something, or a reduction over tokens."""
         if self.config.reduction != "informative-rows":
             return super().reduce(token_loss, trained, row, inputs)

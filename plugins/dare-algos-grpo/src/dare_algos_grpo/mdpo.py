@@ -26,7 +26,7 @@ from dare_algos_grpo.snapshot_policy import SnapshotPolicy, StepTable
 from dare_core.objectives.advantages import group_relative, kept_groups, score_metrics, verdict_scores
 from dare_core.objectives.reductions import step_mean
 from dare_core.objectives.steps import most_important, step_values
-from dare_core.types import Advantages, LossInputs, Rollout, Rows, Snapshots, Verdict
+from dare_core.types import Advantages, BatchInputs, Rollout, Rows, Snapshots, Verdict
 
 
 class Mdpo(SnapshotPolicy):
@@ -76,21 +76,21 @@ class Mdpo(SnapshotPolicy):
         ]
         return torch.cat(chosen)
 
-    def reduce(self, token_loss: Tensor, trained: Tensor, row: Tensor, inputs: LossInputs) -> Tensor:
+    def reduce(self, token_loss: Tensor, trained: Tensor, row: Tensor, inputs: BatchInputs) -> Tensor:
         """Confidence-weighted token mean per step, rows scaled to their full length; then the mean over steps."""
         return self._per_step(token_loss * self.length_scale(inputs)[:, None], trained, inputs)
 
-    def reduce_kl(self, kl: Tensor, trained: Tensor, row: Tensor, inputs: LossInputs) -> Tensor:
+    def reduce_kl(self, kl: Tensor, trained: Tensor, row: Tensor, inputs: BatchInputs) -> Tensor:
         """The same without the scale."""
         return self._per_step(kl, trained, inputs)
 
-    def length_scale(self, inputs: LossInputs) -> Tensor:
+    def length_scale(self, inputs: BatchInputs) -> Tensor:
         """[N] lambda: response positions over positions that the step's input hides."""
         hidden = inputs.views.scored.sum(dim=1).clamp(min=1) + self.config.count_eps
         scale: Tensor = inputs.rows.response.sum(dim=1)[inputs.views.row] / hidden
         return scale
 
-    def _per_step(self, values: Tensor, trained: Tensor, inputs: LossInputs) -> Tensor:
+    def _per_step(self, values: Tensor, trained: Tensor, inputs: BatchInputs) -> Tensor:
         weighted = values * inputs.views.weight.to(values.dtype)
         unit = self._unit(inputs.rows, inputs.views.row, inputs.views.draw)
         return step_mean(weighted, trained, unit, self.config.count_eps)

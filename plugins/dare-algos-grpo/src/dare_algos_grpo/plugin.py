@@ -76,7 +76,7 @@ def _on_recorded_steps() -> list[Component]:
             config="dare_algos_grpo.config:MdpoSection",
             summary="MDPO: rewards of intermediate guesses, the most important denoising steps trained",
             requires=("torch",),
-            needs=frozenset({"prompts", "sampling", "masked", "snapshots", "prefix", "view-token-estimate"}),
+            needs=frozenset({"prompts", "sampling", "masked", "snapshots", "prefix", "snapshot-estimate"}),
             defaults=MDPO,
             presets={"dare-2604": MDPO_UNIFIED},
             paper="arXiv:2508.13148",
@@ -98,7 +98,7 @@ def _on_recorded_steps() -> list[Component]:
             config="dare_algos_grpo.config:DTreeRpoSection",
             summary="d-TreeRPO: branching rollouts, siblings compared, good siblings distilled",
             requires=("torch",),
-            needs=frozenset({"prompts", "sampling", "masked", "tree", "view-token-estimate"}),
+            needs=frozenset({"prompts", "sampling", "masked", "tree", "snapshot-estimate"}),
             defaults=TREE,
             presets={"dare-2604": {"optim.betas": (0.9, 0.999), "optim.weight_decay": 0.01, "optim.batch_size": 256}},
             paper="arXiv:2512.09675",
@@ -143,6 +143,10 @@ def _others() -> list[Component]:
 @hookimpl
 def dare_likelihood_estimators() -> Iterable[Component]:
     """Estimates per token, and per view and token."""
+    return [*_token_estimators(), *_view_token_estimators()]
+
+
+def _token_estimators() -> list[Component]:
     return [
         Component(
             kind="one-step",
@@ -165,6 +169,21 @@ def dare_likelihood_estimators() -> Iterable[Component]:
             paper="arXiv:2506.20639",
         ),
         Component(
+            kind="left-to-right",
+            target="dare_algos_grpo.estimators.left_to_right:LeftToRight",
+            config="dare_algos_grpo.config:LeftToRightSection",
+            summary="one forward per response position, exact for left-to-right decoding",
+            requires=("torch",),
+            provides=frozenset({"token-estimate"}),
+            needs=frozenset({"token-logp"}),
+            paper="arXiv:2601.15165",
+        ),
+    ]
+
+
+def _view_token_estimators() -> list[Component]:
+    return [
+        Component(
             kind="trajectory",
             target="dare_algos_grpo.estimators.trajectory:Trajectory",
             config="dare_algos_grpo.config:TrajectorySection",
@@ -180,19 +199,19 @@ def dare_likelihood_estimators() -> Iterable[Component]:
             config="dare_algos_grpo.config:SnapshotsSection",
             summary="one forward per chosen denoising step of the rollout, scoring its guess",
             requires=("torch",),
-            provides=frozenset({"view-token-estimate"}),
+            provides=frozenset({"view-token-estimate", "snapshot-estimate"}),
             needs=frozenset({"token-logp", "snapshots"}),
             paper="arXiv:2508.13148",
         ),
         Component(
-            kind="left-to-right",
-            target="dare_algos_grpo.estimators.left_to_right:LeftToRight",
-            config="dare_algos_grpo.config:LeftToRightSection",
-            summary="one forward per response position, exact for left-to-right decoding",
+            kind="random-mask",
+            target="dare_algos_grpo.estimators.random_mask:RandomMask",
+            config="dare_algos_grpo.config:RandomMaskSection",
+            summary="random shares of the response hidden, each mask a view of its own",
             requires=("torch",),
-            provides=frozenset({"token-estimate"}),
+            provides=frozenset({"view-token-estimate"}),
             needs=frozenset({"token-logp"}),
-            paper="arXiv:2601.15165",
+            paper="arXiv:2509.06949",
         ),
     ]
 

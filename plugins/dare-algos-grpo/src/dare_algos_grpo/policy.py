@@ -22,7 +22,7 @@ from dare_core.objectives.advantages import rollout_advantages
 from dare_core.objectives.clips import ClippedSurrogate, clipped_surrogate
 from dare_core.objectives.kl import KL_FORMS, k3
 from dare_core.objectives.ratios import log_ratio, token_ratio
-from dare_core.types import Advantages, Estimate, LossInputs, LossOutput, Metric, Rollout, Verdict
+from dare_core.types import Advantages, BatchInputs, Estimate, LossInputs, LossOutput, Metric, Rollout, Verdict
 
 
 class GroupPolicy(Algorithm):
@@ -50,7 +50,7 @@ class GroupPolicy(Algorithm):
             drop_flat=c.drop_flat_groups,
         )
 
-    def line_advantages(self, inputs: LossInputs, row: Tensor) -> tuple[Tensor, Tensor]:
+    def line_advantages(self, inputs: BatchInputs, row: Tensor) -> tuple[Tensor, Tensor]:
         """(advantage [N], usable [N] bool) of the estimate's lines, whose rows are ``row`` [N].
 
         Raises:
@@ -60,7 +60,7 @@ class GroupPolicy(Algorithm):
             raise TypeError(f"{type(self).__name__} needs advantages")
         return inputs.advantages.value[row], inputs.advantages.usable[row]
 
-    def trained(self, inputs: LossInputs) -> Tensor:
+    def trained(self, inputs: BatchInputs) -> Tensor:
         """[B,L] bool tokens that are trained."""
         rows = inputs.rows
         return rows.completion if self.config.trained_tokens == "completion" else rows.response
@@ -100,8 +100,9 @@ class ClippedPolicy(GroupPolicy):
         trained = self.trained(inputs)[row] & usable[:, None] & inputs.live.mask
         limit = self.log_ratio_limit(inputs)
         ratio = token_ratio(inputs.live.value, inputs.old.value.detach(), limit)
+        weight = self.token_advantages(inputs, advantage, trained)
         surrogate = clipped_surrogate(
-            ratio, advantage[:, None], self.config.clip_range, self.config.clip_high, self.config.dual_clip
+            ratio, weight, self.config.clip_range, self.config.clip_high, self.config.dual_clip
         )
         metrics = self._clip_metrics(inputs, surrogate, ratio, trained)
         loss = self.reduce(surrogate.loss, trained, row, inputs)
@@ -112,6 +113,10 @@ class ClippedPolicy(GroupPolicy):
             metrics["kl"] = Metric(*reductions.masked_mean(kl, trained))
         return LossOutput(loss=loss, metrics=metrics)
 
+    def token_advantages(self, inputs: LossInputs, advantage: Tensor, trained: Tensor) -> Tensor:
+        """[N,1] or [N,L] from the advantages [N] of the estimate's lines: by default the same for all their tokens."""
+        return advantage[:, None]
+
     def log_ratio_limit(self, inputs: LossInputs) -> float | None:
         """Bound of log-ratios and log-differences, in nats; None = none."""
         return None
@@ -120,11 +125,11 @@ class ClippedPolicy(GroupPolicy):
         """The estimate that the KL term keeps the live one near."""
         return inputs.reference
 
-    def reduce_kl(self, kl: Tensor, trained: Tensor, row: Tensor, inputs: LossInputs) -> Tensor:
+    def reduce_kl(self, kl: Tensor, trained: Tensor, row: Tensor, inputs: BatchInputs) -> Tensor:
         """One number from the KL surrogates [N,L]: by default as from the losses."""
         return self.reduce(kl, trained, row, inputs)
 
-    def reduce(self, token_loss: Tensor, trained: Tensor, row: Tensor, inputs: LossInputs) -> Tensor:
+    def reduce(self, token_loss: Tensor, trained: Tensor, row: Tensor, inputs: BatchInputs) -> Tensor:
         """One number from the losses [N,L] at ``trained`` [N,L] entries of rows ``row`` [N]."""
         usable = inputs.advantages.usable if inputs.advantages is not None else None
         rows, kind = len(inputs.rows), self.config.reduction
@@ -137,7 +142,7 @@ class ClippedPolicy(GroupPolicy):
             return reductions.fixed_length(token_loss, trained, self.longest(inputs), sequences)
         return reductions.token_mean(token_loss, trained)
 
-    def longest(self, inputs: LossInputs) -> float:
+    def longest(self, inputs: BatchInputs) -> float:
         """Tokens per sequence that a fixed-length reduction divides by; rows without a verdict do not count."""
         if self.config.length_divisor is not None:
             return self.config.length_divisor

@@ -35,6 +35,8 @@ COUPLED: Mapping[str, Any] = {
     "optim.weight_decay": 0.1,
     "optim.clip_norm": 0.2,
     "optim.batch_size": 80,
+    "engine.reference_every": 64,
+    "engine.reference_mix": 0.6,
 }
 
 #: optimizer and LoRA as in d1, whose code CJ-GRPO builds on

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dare_algos_grpo.estimators.snapshots import recorded_snapshots
 from dare_algos_grpo.policy import ClippedPolicy
-from dare_core.types import LossInputs, Snapshots
+from dare_core.types import BatchInputs, Snapshots
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class StepTable:
 class SnapshotPolicy(ClippedPolicy):
     """Advantages [S]; views are snapshots, told apart by row and step."""
 
-    def snapshots_of(self, inputs: LossInputs) -> Tensor:
+    def snapshots_of(self, inputs: BatchInputs) -> Tensor:
         """[N] int64 snapshot of each view."""
         table = StepTable.of(recorded_snapshots(inputs.rows), len(inputs.rows))
         return table.find(inputs.views.row, inputs.views.draw)
 
-    def line_advantages(self, inputs: LossInputs, row: Tensor) -> tuple[Tensor, Tensor]:
+    def line_advantages(self, inputs: BatchInputs, row: Tensor) -> tuple[Tensor, Tensor]:
         """Of each view's snapshot; see the base."""
         return super().line_advantages(inputs, self.snapshots_of(inputs))
