@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from dare_core.backbones import head
 from dare_core.backbones.head import target_logp
 
 
@@ -22,13 +23,13 @@ def plain(hidden, weight, targets, temperature):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("chunk", [1, 4, 13, 50])
-def test_values_and_gradients_equal_the_plain_computation(chunk, temperature):
+@pytest.mark.parametrize("tile", [(13, 1), (4, 5), (13, 19), (50, 50)])
+def test_values_and_gradients_equal_the_plain_computation(tile, temperature):
     hidden, weight, targets = inputs()
     upstream = torch.linspace(-1, 2, 13, dtype=torch.float64)
     results = []
     for compute in (
-        lambda: target_logp(hidden, weight, targets, temperature=temperature, entropy=True, chunk=chunk)[:2],
+        lambda: target_logp(hidden, weight, targets, temperature=temperature, entropy=True, tile=tile)[:2],
         lambda: plain(hidden, weight, targets, temperature),
     ):
         logp, entropy = compute()
@@ -41,13 +42,13 @@ def test_values_and_gradients_equal_the_plain_computation(chunk, temperature):
 def test_gradients_pass_the_numerical_check():
     hidden, weight, targets = inputs(rows=5, width=3, vocabulary=4)
     assert torch.autograd.gradcheck(
-        lambda h, w: target_logp(h, w, targets, temperature=1.3, entropy=True, chunk=2)[:2], (hidden, weight)
+        lambda h, w: target_logp(h, w, targets, temperature=1.3, entropy=True, tile=(2, 3))[:2], (hidden, weight)
     )
 
 
 def test_the_gradient_without_entropy_is_that_of_the_log_probability():
     hidden, weight, targets = inputs()
-    logp, entropy, correct = target_logp(hidden, weight, targets, chunk=5)
+    logp, entropy, correct = target_logp(hidden, weight, targets, tile=(5, 4))
     assert entropy is None
     assert correct is None
     got = torch.autograd.grad(logp.sum(), (hidden, weight))
@@ -55,11 +56,27 @@ def test_the_gradient_without_entropy_is_that_of_the_log_probability():
     torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
 
 
-def test_nothing_of_size_rows_times_vocabulary_is_kept_for_backward():
+@pytest.mark.parametrize("kept_rows", [0, 6, 13])
+def test_kept_exponentials_give_the_gradient_that_computing_them_again_gives(kept_rows, monkeypatch):
+    hidden, weight, targets = inputs()
+    upstream = torch.linspace(-1, 2, 13, dtype=torch.float64)
+    monkeypatch.setattr(head, "KEPT", kept_rows * 19)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.shape) or t, lambda t: t):
+        logp, _, _ = target_logp(hidden, weight, targets, temperature=0.7, tile=(5, 8))
+    assert sum(rows * entries for rows, entries in (s for s in kept[5:] if len(s) == 2)) == kept_rows * 19
+    want = torch.autograd.grad((upstream * plain(hidden, weight, targets, 0.7)[0]).sum(), (hidden, weight))
+    for _ in range(2):
+        got = torch.autograd.grad((upstream * logp).sum(), (hidden, weight), retain_graph=True)
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_nothing_of_size_rows_times_vocabulary_is_kept_beyond_a_limit(monkeypatch):
+    monkeypatch.setattr(head, "KEPT", 29)
     hidden, weight, targets = inputs(rows=40, width=2, vocabulary=30)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
-        target_logp(hidden, weight, targets, entropy=True, chunk=8)
+        target_logp(hidden, weight, targets, tile=(8, 9))
     assert kept
     assert max(kept) <= max(hidden.numel(), weight.numel())
 
@@ -67,7 +84,7 @@ def test_nothing_of_size_rows_times_vocabulary_is_kept_for_backward():
 def test_a_frozen_head_gets_no_gradient():
     hidden, weight, targets = inputs()
     weight = weight.detach()
-    logp, _, _ = target_logp(hidden, weight, targets, chunk=4)
+    logp, _, _ = target_logp(hidden, weight, targets, tile=(4, 8))
     (got,) = torch.autograd.grad(logp.sum(), (hidden,))
     assert got.shape == hidden.shape
 
@@ -80,10 +97,10 @@ def test_half_precision_heads_give_float32_log_probabilities():
     torch.testing.assert_close(logp, want, rtol=0.05, atol=0.05)
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 50])
-def test_a_target_is_correct_where_it_is_the_most_probable_token(chunk):
+@pytest.mark.parametrize("tile", [(13, 1), (4, 5), (50, 50)])
+def test_a_target_is_correct_where_it_is_the_most_probable_token(tile):
     hidden, weight, targets = inputs()
     best = (hidden @ weight.t()).argmax(dim=-1)
     targets = torch.where(torch.arange(len(targets)) % 2 == 0, best, targets)
-    correct = target_logp(hidden, weight, targets, entropy=True, chunk=chunk).correct
+    correct = target_logp(hidden, weight, targets, entropy=True, tile=tile).correct
     assert torch.equal(correct, targets == best)

@@ -100,7 +100,7 @@ def test_views_without_a_scored_token_give_zeros_that_can_be_differentiated(fold
 
 def test_the_gradient_equals_the_plain_computation_in_float64(folder):
     adapter, views = load(folder, torch.float64), make_views()
-    adapter.head_chunk = 3
+    adapter.head_tile = (3, 50)
     parameters = list(adapter.module.parameters())
     got = torch.autograd.grad((adapter.token_logp(views).logp * views.inputs).sum(), parameters)
     logits = adapter.logits(

@@ -52,7 +52,7 @@ class TransformerAdapter(ModelAdapter):
     Attributes:
         shift: 0 = the state at a position predicts its own token; 1 = it predicts the next one.
         lora_names: published names of adapted modules -> name or names in the module, for ``peft.targets``.
-        head_chunk: rows of the output head computed together; None = by memory.
+        head_tile: rows and vocabulary entries of the output head computed together; None = by memory.
         max_shard_bytes: limit of one saved weight file; None = the published files, or 5 GB for fresh models.
         published_config: config.json as parsed, or the section's.
         attention: the implementation chosen by ``section.attention``.
@@ -77,7 +77,7 @@ class TransformerAdapter(ModelAdapter):
         self.section, self.facts, self.module, self.text = section, facts, module, text
         self.published_config = published_config
         self.source = None if section.path is None else Path(section.path)
-        self.head_chunk: int | None = None
+        self.head_tile: tuple[int, int] | None = None
         self.max_shard_bytes: int | None = None
         self.attention = attention
         self._weights = weights
@@ -189,7 +189,7 @@ class TransformerAdapter(ModelAdapter):
             views.targets[views.scored],
             temperature=views.temperature,
             entropy=entropy,
-            chunk=self.head_chunk,
+            tile=self.head_tile,
         )
         blank = torch.zeros(views.inputs.shape, dtype=logp.dtype, device=logp.device)
         return Scores(
@@ -206,8 +206,7 @@ class TransformerAdapter(ModelAdapter):
         tokens, valid, where, prompt_length = (t.to(self._device) for t in (tokens, valid, where, prompt_length))
         plan = self.attention.plan
         packed = pack_rows(tokens, valid, where, layout, prompt_length, shift=self.shift, make_plan=plan)
-        states = self._decoded_states(packed) if len(packed.read) else self._no_states()
-        return project(states, self._head)
+        return project(self._read_states(packed), self._head)
 
     def open_cache(self, slots: int, capacity: int) -> SegmentCache | None:
         """See the interface. Where logits are shifted, a block's first one would need a state that is not computed."""
@@ -233,26 +232,14 @@ class TransformerAdapter(ModelAdapter):
 
     def _read_states(self, packed: Packed) -> Tensor:
         """[M,H] hidden states at the packed row's places to read."""
-        if not len(packed.read):
-            return self._no_states()
-        return self._states(packed)[packed.read]
+        return self._decoded_states(packed) if len(packed.read) else self._no_states()
 
     def _decoded_states(self, packed: Packed) -> Tensor:
-        """As :meth:`_read_states` for decoding; a forward that reads nothing may still fill a cache."""
+        """As :meth:`_read_states`; a forward that reads nothing may still fill a cache."""
         return read_states(self.module.model, packed)
 
     def _no_states(self) -> Tensor:
         return self._head.new_zeros((0, self._head.shape[1]))
-
-    def _states(self, packed: Packed) -> Tensor:
-        """[T,H] hidden states of a packed row."""
-        states: Tensor = self.module.model(
-            input_ids=packed.tokens[None],
-            position_ids=packed.positions[None],
-            use_cache=False,
-            attention_plan=packed.plan,
-        ).last_hidden_state[0]
-        return states
 
     def _expect_layout(self, layout: AttentionLayout) -> None:
         if layout.kind != self.facts.layout.kind:

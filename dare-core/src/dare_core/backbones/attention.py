@@ -119,7 +119,7 @@ class SegmentPlan:
         groups: every place of the packed row stands in exactly one group.
         length: T.
         restore: [T] int64 where each packed token stands in the groups' results, one after the other; None if
-            there is one group, which covers the row in its own order, so that nothing is gathered, or none.
+            the groups follow each other in the packed row, so that nothing is gathered.
     """
 
     groups: tuple[SegmentGroup, ...]
@@ -128,22 +128,25 @@ class SegmentPlan:
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """See :class:`AttentionPlan`."""
-        heads, kv_heads, width = query.shape[1], key.shape[1], query.shape[3]
+        heads, kv_heads = query.shape[1], key.shape[1]
         expect_tokens(query, self.length)
         if kv_heads != heads:
             key, value = (t.repeat_interleave(heads // kv_heads, dim=1) for t in (key, value))
         # [1,heads,T,D] -> [T,heads,D]: tokens first, so that a segment is a run of rows.
         query, key, value = (t[0].transpose(0, 1) for t in (query, key, value))
         if self.restore is None:
-            group = self.groups[0]
-            shape = (*group.index.shape, heads, width)
-            mixed = _attend_group(query.reshape(shape), key.reshape(shape), value.reshape(shape), group.mask, scaling)
-            return mixed.reshape(1, self.length, heads, width)
+            sizes = [group.index.numel() for group in self.groups]
+            cut = zip(*(t.split(sizes) for t in (query, key, value)), strict=True)
+        else:
+            cut = (
+                tuple(t.index_select(0, group.index.flatten()) for t in (query, key, value)) for group in self.groups
+            )
         pieces = [
-            _attend_group(query[group.index], key[group.index], value[group.index], group.mask, scaling).flatten(0, 1)
-            for group in self.groups
+            _attend_group(*(t.unflatten(0, group.index.shape) for t in parts), group.mask, scaling).flatten(0, 1)
+            for group, parts in zip(self.groups, cut, strict=True)
         ]
-        return torch.cat(pieces)[self.restore][None]
+        mixed = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        return (mixed if self.restore is None else mixed.index_select(0, self.restore))[None]
 
 
 def _attend_group(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
@@ -167,7 +170,9 @@ def segment_plan(
     for size, begin in starts.items():
         index = torch.tensor(begin, device=device)[:, None] + torch.arange(size, device=device)
         groups.append(SegmentGroup(index, None if block is None else _visible(index, block, noisy)))
-    restore = None if len(groups) < 2 else torch.cat([group.index.flatten() for group in groups]).argsort()
+    begins = [at for begin in starts.values() for at in begin]
+    in_order = begins == sorted(begins)
+    restore = None if in_order else torch.cat([group.index.flatten() for group in groups]).argsort()
     return SegmentPlan(tuple(groups), place, restore)
 
 

@@ -49,11 +49,14 @@ class Optimizer:
                 parameter.register_post_accumulate_grad_hook(_gather_into(self._masters[name]))  # type: ignore[no-untyped-call]
         matrices = [p for p in self._masters.values() if p.ndim >= 2]
         others = [p for p in self._masters.values() if p.ndim < 2]
+        on_cpu = all(p.device.type == "cpu" for p in self._masters.values())
         self._adamw = torch.optim.AdamW(
             [{"params": matrices, "weight_decay": section.weight_decay}, {"params": others, "weight_decay": 0.0}],
             lr=section.lr,
             betas=section.betas,
             eps=section.eps,
+            # One pass over memory. On other devices the default is about as fast.
+            fused=True if on_cpu else None,
         )
 
     @property
