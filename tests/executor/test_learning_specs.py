@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.learning.pairs import pairs_of
+from benchmarks.learning.rewards import given_numbers
 from benchmarks.learning.rows import countdown, countdown_row, reordered, sudoku, write_rows
 from benchmarks.learning.runs import ALGORITHMS, TASKS, Run
 from benchmarks.learning.tables import reward_table, spark
@@ -14,6 +15,7 @@ from benchmarks.learning.tables import reward_table, spark
 from dare_core.catalog import Catalog
 from dare_core.components import Slot
 from dare_core.testing.command import run_dare_here
+from dare_core.types import Prompt
 from dare_llada.testing import write_llada_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +76,15 @@ def test_a_reordered_problem_keeps_the_order_it_is_asked_in():
 def test_problems_that_need_other_operators_or_numbers_are_left_out():
     assert countdown_row("a", [82, 35, 4], 58) is None
     assert countdown_row("a", [10, 11, 12], 99) is None
+
+
+@pytest.mark.parametrize(
+    ("response", "counts"),
+    [("44-19+35\n", True), ("35+44+19", True), ("44+19", False), ("44+19+35+10", False), ("44*19+35", False)],
+)
+def test_partial_credit_is_for_exactly_the_given_numbers(response, counts):
+    prompt = Prompt(id="a", index=0, text="", meta={"numbers": [44, 19, 35], "target": 98})
+    assert given_numbers(prompt, response) is counts
 
 
 def test_no_held_out_grid_is_trained_on():
