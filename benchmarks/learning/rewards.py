@@ -1,7 +1,8 @@
-"""Partial credit on countdown, for a model that has yet to learn to write down the numbers it is given."""
+"""Partial credit on countdown, for a model that has yet to learn to use the numbers it is given; and a control."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from typing import cast
@@ -16,3 +17,8 @@ def given_numbers(prompt: Prompt, response: str) -> bool:
     if re.fullmatch(r"[0-9]+([+-][0-9]+)*", written) is None:
         return False
     return sorted(map(int, re.split("[+-]", written))) == sorted(numbers)
+
+
+def coin(prompt: Prompt, response: str) -> bool:
+    """Heads or tails by prompt and response, whatever their worth: what a control learns from."""
+    return hashlib.sha256(f"{prompt.id}/{response}".encode()).digest()[0] % 2 == 0

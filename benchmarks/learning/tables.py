@@ -16,14 +16,15 @@ def print_tables(runs: Iterable[Run]) -> None:
     """Print one table per task and kind of learning, of finished runs only."""
     finished = [run for run in runs if run.status == "finished"]
     for task in dict.fromkeys(run.task for run in finished):
-        of_task = [run for run in finished if run.task == task]
-        for lines in (
-            nelbo_table([run for run in of_task if run.algorithm == "sft"]),
-            pair_table([run for run in of_task if run.algorithm in PAIRED]),
-            reward_table([run for run in of_task if run.algorithm not in ("sft", *PAIRED)]),
-        ):
-            if len(lines) > 2:
-                print(f"\n{task}\n\n" + "\n".join(lines))
+        own = [run for run in finished if run.task == task]
+        tables = {
+            "demonstrations": nelbo_table([run for run in own if run.algorithm == "sft"]),
+            "pairs": pair_table([run for run in own if run.algorithm in PAIRED]),
+            "rewards": reward_table([run for run in own if run.algorithm not in ("sft", *PAIRED)]),
+        }
+        for source, (header, rule, *rows) in tables.items():
+            if rows:
+                print("\n".join(["", f"{task.capitalize()}, from {source}:", "", header, rule, *rows]))
 
 
 def reward_table(runs: Sequence[Run]) -> list[str]:
