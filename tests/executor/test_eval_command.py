@@ -7,15 +7,20 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from tests.executor.toy_runs import TOYS, online_spec, write_spec
 
 from dare_core.loops import item_evaluation, placement
 from dare_core.run.evaluations import EvaluationFolder
+from dare_core.spec.sections import PeftSection
 from dare_core.testing.command import run_dare_here
 from dare_core.testing.fake_distributions import installed
 from dare_core.testing.toy_models import ToyBlock, ToyMasked
 from dare_eval import task_evaluator
+from dare_llada.adapter import LladaAdapter
+from dare_llada.config import LladaSection
+from dare_llada.testing import write_llada_checkpoint
 
 GENERATE = {
     "task": "letters",
@@ -252,6 +257,21 @@ def test_wrong_input_is_told_before_the_model_is_loaded(place, tmp_path, monkeyp
     result = run(place, "-o", str(tmp_path), *arguments, task=task)
     assert result.code == 2, result.stdout + result.stderr
     assert said in result.stderr
+
+
+def test_an_adapter_of_another_size_is_named_before_the_model_is_loaded(place, tmp_path, monkeypatch):
+    small, large = (write_llada_checkpoint(tmp_path / name, d_model=size) for name, size in (("a", 32), ("b", 64)))
+    trained = LladaAdapter.load(LladaSection(path=str(small)), device=torch.device("cpu"), dtype=torch.float32)
+    trained.attach_peft(PeftSection(kind="lora", r=2, alpha=4))
+    trained.save_adapter(tmp_path / "adapter")
+
+    def loaded(*_):
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr(placement, "load_model", loaded)
+    result = run(place, "--adapter", str(tmp_path / "adapter"), "-o", str(tmp_path / "out"), model=str(large))
+    assert result.code == 2, result.stdout + result.stderr
+    assert "lora_A.weight has shape (2, 32); expected (2, 64)" in result.stderr
 
 
 def test_rows_without_answers_are_named(place, tmp_path):

@@ -102,3 +102,25 @@ def test_likelihood_tasks_choose_by_our_estimates(tmp_path):
 def test_an_unknown_task_is_told_with_what_is_known():
     with pytest.raises(UserError, match="dare_gsm8k"):
         evaluator("gsm8k_of_nobody")
+
+
+def test_stored_responses_pass_the_filters_again_without_a_model(scripted):
+    built = evaluator("dare_gsm8k", limit=8)
+    items = json.loads(json.dumps(list(built.items(context(scripted), built.keys()))))
+    again = HarnessEvaluator(HarnessSection(task="dare_gsm8k", data_folder=str(DATA), limit=8))
+    assert again.judged_again(items) == items
+    changed = [{**item, "responses": [["#### 70000"]]} for item in items]
+    found = again.measure(again.judged_again(changed))
+    assert found["exact_match,strict-match"].value == 1 / 8
+
+
+def test_stored_likelihoods_are_compared_again_without_a_model():
+    built = evaluator("dare_mcq", limit=4)
+    choices = [[[-2.0, False]], [[-1.0, False]], [[-3.0, False]], [[-4.0, True]]]
+    items = [{"key": str(n), "index": n, "prompt": "q", "responses": choices, "tokens": 0} for n in range(4)]
+    found = built.measure(built.judged_again(items))
+    assert found["acc"].value == sum(row["answer"] == "B" for row in rows_of("mcq_tiny.jsonl")[:4]) / 4
+
+
+def rows_of(name: str) -> list:
+    return [row for _, row in read_rows(DATA / name)]

@@ -14,6 +14,7 @@ from dare_core.testing.toy_models import ToyBlock, ToyMasked
 from dare_core.types import Address, Prompt, Rows
 from dare_eval import likelihood as module
 from dare_eval.choices import choice_items
+from dare_eval.greedy import would_write
 from dare_eval.likelihood import LikelihoodSettings, Target, likelihoods, split_tokens
 from dare_eval.tasks.rows import Question
 
@@ -165,3 +166,63 @@ def test_the_likeliest_choice_is_chosen_by_sum_and_by_length():
     assert item["chosen"]["accuracy"] == sums.index(max(sums))
     per_token = [logp / length for logp, length in zip(sums, (1, 4), strict=True)]
     assert item["chosen"]["accuracy_per_token"] == per_token.index(max(per_token))
+
+
+def guided(what: Target, scale: float) -> float:
+    """The formula of guidance for a continuation of one token, by hand."""
+    tokens = torch.tensor([[*what.prompt, MASKED.facts.mask_id]])
+    blind = torch.full_like(tokens, MASKED.facts.mask_id)
+    where = torch.zeros_like(tokens, dtype=torch.bool)
+    where[0, -1] = True
+    seeing, unseeing = (
+        MASKED.logits(one, torch.ones_like(where), where, layout=MASKED.facts.layout, prompt_length=torch.tensor([3]))
+        for one in (tokens, blind)
+    )
+    logits = unseeing.double() + (scale + 1) * (seeing.double() - unseeing.double())
+    return float(torch.log_softmax(logits, dim=-1)[0, what.continuation[0]].detach())
+
+
+@pytest.mark.parametrize("scale", [0.5, 2.0])
+def test_guidance_moves_the_logits_away_from_those_without_the_context(scale):
+    found = one(MASKED, target(1), LikelihoodSettings(guidance=scale))
+    assert found.logp == pytest.approx(guided(target(1), scale), abs=1e-6)
+    assert found.logp != pytest.approx(one(MASKED, target(1), LikelihoodSettings()).logp, abs=1e-3)
+
+
+def test_guided_estimates_lie_near_their_exact_value_and_depend_on_no_batch():
+    exact = one(MASKED, target(4), LikelihoodSettings(estimator="exact", guidance=1.0))
+    settings = LikelihoodSettings(draws=256, strata=16, guidance=1.0)
+    found = likelihoods(MASKED, [target(4), target(2, 1)], settings, ADDRESS, rows_per_batch=5)[0]
+    assert abs(found.logp - exact.logp) < 3 * found.stderr
+    assert found.logp == pytest.approx(one(MASKED, target(4), settings).logp, abs=1e-6)
+
+
+def test_guidance_is_refused_where_the_model_attends_in_blocks():
+    with pytest.raises(UserError, match="attends in blocks"):
+        one(BLOCK, target(2), LikelihoodSettings(guidance=0.5))
+
+
+def written(prompt: tuple[int, ...], length: int) -> tuple[int, ...]:
+    """Greedy decoding by hand: one token per forward, the surest first."""
+    mask = MASKED.facts.mask_id
+    tokens = torch.tensor([[*prompt, *[mask] * length]])
+    for _ in range(length):
+        where = tokens == mask
+        logits = MASKED.logits(
+            tokens, torch.ones_like(where), where, layout=MASKED.facts.layout, prompt_length=torch.tensor([len(prompt)])
+        ).detach()
+        logits[:, mask] = -torch.inf
+        surest, token = torch.log_softmax(logits.double(), dim=-1).max(dim=-1)
+        at = where[0].nonzero()[int(surest.argmax()), 0]
+        tokens[0, at] = token[int(surest.argmax())]
+    return tuple(tokens[0, len(prompt) :].tolist())
+
+
+def test_only_what_the_model_would_write_itself_is_greedy():
+    prompts = [(0, 1, 2), (3, 1), (5, 5, 4)]
+    right = [Target(question=n, prompt=p, continuation=written(p, n + 1)) for n, p in enumerate(prompts)]
+    wrong = [
+        Target(question=n, prompt=t.prompt, continuation=(*t.continuation[:-1], (t.continuation[-1] + 1) % 6))
+        for n, t in enumerate(right)
+    ]
+    assert would_write(MASKED, [*right, *wrong], 0.0, rows_per_batch=2) == [True] * 3 + [False] * 3

@@ -268,6 +268,13 @@ class TransformerAdapter(ModelAdapter):
         if self._head is not self.module.model.get_input_embeddings().weight:
             self._head.requires_grad_(False)
 
+    @classmethod
+    def check_peft(cls, section: ModelSection, adapters: PeftSection) -> None:
+        """See the interface. Adapters are attached to a module without memory."""
+        with torch.device("meta"):
+            module = cls.build_module(cls._read_config(section))
+        peft.attach(module, adapters, cls.lora_targets, cls.lora_names, seed=0, base=None)
+
     def base_only(self) -> AbstractContextManager[None]:
         """See the interface."""
         return self._attached().switched_off()

@@ -7,10 +7,11 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from dare_core.cli import eval_published
 from dare_core.cli.context import catalog, emit
 from dare_core.cli.eval_results import app as results
 from dare_core.cli.group import OpenGroup
@@ -19,12 +20,12 @@ from dare_core.components import Slot
 from dare_core.errors import PluginError, Problem, UserError
 
 if TYPE_CHECKING:
-    from dare_core.interfaces import ItemEvaluator
+    from dare_core.interfaces import ItemEvaluator, PublishedRow
     from dare_core.loops.item_evaluation import Progress
     from dare_core.spec.plan import Choice
 
 app = typer.Typer(cls=OpenGroup, add_completion=False, rich_markup_mode=None, invoke_without_command=True)
-app.registered_commands += results.registered_commands
+app.registered_commands += [*results.registered_commands, *eval_published.app.registered_commands]
 
 Model = Annotated[Path | None, typer.Option("--model", help="Model folder, run folder, or a run's checkpoint.")]
 Adapter = Annotated[Path | None, typer.Option("--adapter", help="Adapter folder in peft's format.")]
@@ -38,6 +39,7 @@ Code = Annotated[bool, typer.Option("--allow-code-execution", help="Let tasks ru
 Kind = Annotated[str, typer.Option("--kind", help="Evaluator.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of all draws; default: the run's, or 0.")]
 Best = Annotated[bool, typer.Option("--best", help="Of a run, the best checkpoint instead of the last one.")]
+Preset = Annotated[str | None, typer.Option("--preset", metavar="NAME[/COLUMN]", help="Run a published table again.")]
 #: seconds between lines of progress that go to a file
 QUIET = 30.0
 
@@ -48,6 +50,7 @@ def evaluate(
     model: Model = None,
     adapter: Adapter = None,
     tasks: Tasks = [],  # noqa: B006
+    preset: Preset = None,
     data: Data = None,
     limit: Limit = None,
     samples: Samples = None,
@@ -66,9 +69,9 @@ def evaluate(
     """
     if context.invoked_subcommand is not None:
         return 0
-    if model is None or not tasks:
+    if model is None or not (tasks or preset):
         hint = "dare eval --model FOLDER --task gsm8k --data FOLDER"
-        raise UserError(Problem("give --model and at least one --task", hint=hint))
+        raise UserError(Problem("give --model and at least one --task, or a --preset", hint=hint))
     share = _shard(shard)
     options = {
         "data_folder": None if data is None else str(data),
@@ -76,16 +79,38 @@ def evaluate(
         "samples": samples,
         "allow_code_execution": allow_code or None,
     }
-    chosen = [_evaluator(kind, task, options, sets) for task in tasks]
+    table = None if preset is None else eval_published.chosen_column(preset, model)
+    rows = None if table is None else eval_published.rows_of(table[1], tasks)
+    calls = [_Call(kind, task, None, tuple(sets)) for task in tasks] if rows is None else _calls(rows, sets)
+    chosen = [_evaluator(call, options) for call in calls]
     from dare_core.cli.eval_jobs import prepared, run_jobs
 
-    jobs = prepared(chosen, model, adapter, [text for text in sets if not _of_evaluator(text)], output, best)
+    others = [[text for text in call.sets if not _of_evaluator(text)] for call in calls]
+    jobs = prepared(list(zip(chosen, others, strict=True)), model, adapter, output, best)
     found = run_jobs(jobs, share, seed, _reporter())
+    if table is None or rows is None:
+        emit({"results": found}) if as_json else _tell(found)
+        return 0
+    changed = eval_published.departures(limit, samples, sets, adapter)
+    beside = [eval_published.compared(row, one, changed) for row, one in zip(rows, found, strict=True)]
     if as_json:
-        emit({"results": found})
+        emit({"results": found, "preset": table[0].name, "version": table[0].version, "rows": beside})
     else:
-        _tell(found)
+        eval_published.tell(*table, beside)
     return 0
+
+
+class _Call(NamedTuple):
+    """An evaluator's kind, its task, the folder's name where it is not the task's, and ``path=value`` settings."""
+
+    kind: str
+    task: str
+    name: str | None
+    sets: tuple[str, ...]
+
+
+def _calls(rows: Sequence[PublishedRow], sets: Sequence[str]) -> list[_Call]:
+    return [_Call(row.kind, row.task, row.name, (*eval_published.as_sets(row.options), *sets)) for row in rows]
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -99,14 +124,16 @@ def _of_evaluator(text: str) -> bool:
     return text.strip().startswith("eval.")
 
 
-def _evaluator(kind: str, task: str, options: Mapping[str, Any], sets: Sequence[str]) -> Choice:
+def _evaluator(call: _Call, options: Mapping[str, Any]) -> Choice:
     """The evaluator's section from the command line."""
     from dare_core.spec.merge import with_sets
     from dare_core.spec.nodes import node_of
     from dare_core.spec.options import OptionReader
     from dare_core.spec.plan import Origin
 
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(task).stem if task.endswith((".yaml", ".yml")) else task).strip("-.")
+    kind, task, given_name, sets = call
+    plain = given_name or (Path(task).stem if task.endswith((".yaml", ".yml")) else task)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-.")
     given = {name: value for name, value in options.items() if value is not None}
     # Temperature comes with the rollout options, which the command line can set.
     section = {"kind": kind, "name": name or "task", "task": task, "temperature": "run", **given}

@@ -35,14 +35,20 @@ class EvaluationJob:
 
 
 def prepared(
-    choices: Sequence[Choice],
+    choices: Sequence[tuple[Choice, Sequence[str]]],
     model: Path,
     adapter: Path | None,
-    sets: Sequence[str],
     output: Path | None,
     best: bool,
 ) -> list[EvaluationJob]:
     """Jobs whose model sections, data and lengths are checked; no weights are read.
+
+    Args:
+        choices: evaluators, each with ``path=value`` settings of model and decoding.
+        model: see :func:`source_of`, and so for ``adapter`` and ``best``.
+        adapter: LoRA folder, or None.
+        best: the best checkpoint instead of the last one.
+        output: folder for all of them, or None.
 
     Raises:
         UserError: every problem found.
@@ -51,10 +57,12 @@ def prepared(
 
     jobs: list[EvaluationJob] = []
     problems: list[Problem] = []
-    for choice in choices:
+    for choice, sets in choices:
         try:
             evaluator = item_evaluator(choice)
             source = source_of(model, adapter=adapter, wishes=evaluator.wishes(), sets=sets, best=best)
+            if source.peft is not None:
+                source.model.target().check_peft(source.model.config, source.peft)
             codec = source.model.target().load_text(source.model.config)
             if codec is None:
                 raise UserError(Problem("the model gives no text codec without its weights", path="model.kind"))

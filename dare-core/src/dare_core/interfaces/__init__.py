@@ -10,6 +10,9 @@ from dare_core.interfaces.evaluator import (
     Evaluator,
     ItemEvaluator,
     Measure,
+    PublishedColumn,
+    PublishedRow,
+    PublishedTable,
     ScoringEvaluator,
 )
 from dare_core.interfaces.likelihood import LikelihoodEstimator, PlanContext
@@ -34,6 +37,9 @@ __all__ = [
     "Objective",
     "PlanContext",
     "PolicyName",
+    "PublishedColumn",
+    "PublishedRow",
+    "PublishedTable",
     "Reward",
     "RolloutBackend",
     "RolloutRequest",

@@ -70,6 +70,51 @@ class Measure:
     method: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PublishedRow:
+    """One published score and how it is made again.
+
+    Attributes:
+        name: of the row and its folder.
+        kind, task: evaluator and its task.
+        options: dotted ``rollout.*`` and ``eval.*`` options.
+        score: 0 to 1; None where none is known.
+        metric: which metric it is; None = the result's headline.
+        questions: how many questions it is over; None where that is not known.
+        differences: how the protocol differs from the published one, one sentence each.
+    """
+
+    name: str
+    kind: str
+    task: str
+    options: Mapping[str, Any]
+    score: float | None
+    metric: str | None
+    questions: int | None
+    differences: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedColumn:
+    """One model's scores: its name, the model families it may be loaded as, and its rows."""
+
+    title: str
+    kinds: tuple[str, ...]
+    rows: tuple[PublishedRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedTable:
+    """A published table: name, version, one line, citation, what holds for all of it, and its columns by name."""
+
+    name: str
+    version: int
+    title: str
+    source: str
+    note: str
+    columns: Mapping[str, PublishedColumn]
+
+
 class Evaluator(ABC):
     """Built as ``Evaluator(config)``."""
 
@@ -141,6 +186,11 @@ class ItemEvaluator(Evaluator):
     @abstractmethod
     def judged_again(self, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The items with the verdicts that the present rule gives their stored responses."""
+
+    @classmethod
+    def published(cls) -> Mapping[str, PublishedTable]:
+        """Published tables that this evaluator's package knows, by name: what ``dare eval --preset`` offers."""
+        return {}
 
     def check_fit(self, facts: ModelFacts, decoding: DecodingSettings) -> None:
         """Look whether every item fits the model, before its weights are read.

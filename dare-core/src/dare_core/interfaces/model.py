@@ -160,6 +160,14 @@ class ModelAdapter(ABC):
             UserError: unknown target group, or adapter files that do not fit this model (named).
         """
 
+    @classmethod
+    def check_peft(cls, section: ModelSection, adapters: PeftSection) -> None:
+        """Look whether adapters would attach to the section's model, before its weights are read.
+
+        Raises:
+            UserError: as :meth:`attach_peft`.
+        """
+
     @abstractmethod
     def base_only(self) -> AbstractContextManager[None]:
         """While open, attached adapters are switched off: the reference policy of LoRA runs."""

@@ -86,6 +86,9 @@ class LikelihoodSection(SectionConfig):
     draws: PositiveInt = Field(128, description="Views per continuation; one token needs one.")
     strata: PositiveInt = Field(16, description="Draws per independent group; the standard error comes from groups.")
     end_token: bool = Field(False, description="Score the family's end token behind each continuation (Dream).")
+    guidance: float = Field(
+        0.0, ge=0, description="Scale s of classifier-free guidance, logits u + (s + 1)(c - u); 0 = off."
+    )
 
     @model_validator(mode="after")
     def _groups(self) -> LikelihoodSection:
@@ -137,6 +140,11 @@ class HarnessSection(EvaluatorSection):
     shots: int | None = Field(None, ge=0, description="Worked examples shown, instead of the task's number.")
     temperature: float | Literal["task", "run"] = Field(
         "task", description="`task`: 0. `run`: as the rollout section says. Or a number."
+    )
+    greedy: bool = Field(
+        False,
+        description="Find out for likelihood tasks whether the model would write the continuation itself, surest token "
+        "first (`is_greedy`): one forward per token. Otherwise it is always false.",
     )
     chat_template: bool = Field(False, description="Put prompts into the family's chat template.")
     likelihood: LikelihoodSection = Field(default_factory=LikelihoodSection, description="For likelihood tasks.")

@@ -13,6 +13,9 @@ given the rest. With n uniform on 1..L and m uniform among the sets of n, the me
 Block models: the sum over blocks of the same estimate within each block, given clean earlier blocks; every view hides
 tokens in all blocks at once, and blocks are seen as the model's layout says.
 
+With guidance s the probabilities are those of logits u + (s + 1)(c - u), where u sees the whole context masked (LLaDA's
+evaluation), at twice the forwards.
+
 Hidden sets are addressed by (seed, question, draw, position): all continuations of a question meet the same numbers,
 and neither batches nor other questions move them. The standard error comes from the independent groups of draws.
 """
@@ -34,7 +37,7 @@ from dare_core.diffusion.counts import group_ranks, systematic_counts, uniform_c
 from dare_core.diffusion.layouts import block_index
 from dare_core.diffusion.seeds import uniforms
 from dare_core.interfaces import ModelAdapter, TextCodec
-from dare_core.types import Address, Prompt, Views
+from dare_core.types import Address, ModelFacts, Prompt, Views
 
 Estimator = Literal["count-stratified", "bernoulli", "exact"]
 #: smallest probability of hiding a token under ``bernoulli`` (Dream)
@@ -52,12 +55,14 @@ class LikelihoodSettings:
         draws: views per continuation.
         strata: draws with one random start; ``draws`` / ``strata`` groups give the standard error.
         end_token: whether the family's end token belongs to the continuation (Dream's evaluation).
+        guidance: scale s of classifier-free guidance; 0 = off.
     """
 
     estimator: Estimator = "count-stratified"
     draws: int = 128
     strata: int = 16
     end_token: bool = False
+    guidance: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +131,20 @@ def split_tokens(codec: TextCodec, prompt: Prompt, continuation: str, end: int |
     return before, target + ([] if end is None else [end])
 
 
+def check_settings(facts: ModelFacts, settings: LikelihoodSettings) -> int:
+    """The id of the model's mask token.
+
+    Raises:
+        UserError: it has none, or guidance is asked for and it attends in blocks.
+    """
+    if facts.mask_id is None:
+        raise UserError(Problem(f"'{facts.kind}' has no mask token, so continuations cannot be hidden"))
+    if settings.guidance and facts.layout.kind != "full":
+        message = f"'{facts.kind}' attends in blocks; guided likelihoods are for models that see whole rows"
+        raise UserError(Problem(message, path="eval.likelihood.guidance"))
+    return facts.mask_id
+
+
 def likelihoods(
     adapter: ModelAdapter,
     targets: Sequence[Target],
@@ -140,8 +159,7 @@ def likelihoods(
         UserError: the model has no mask token, or a target does not fit it.
     """
     facts = adapter.facts
-    if facts.mask_id is None:
-        raise UserError(Problem(f"'{facts.kind}' has no mask token, so continuations cannot be hidden"))
+    mask = check_settings(facts, settings)
     for target in targets:
         length = len(target.prompt) + len(target.continuation)
         if length > facts.max_positions:
@@ -158,8 +176,8 @@ def likelihoods(
     with _evaluating(adapter):
         for start in range(0, len(rows), rows_per_batch):
             batch = rows[start : start + rows_per_batch]
-            views = _views(adapter, targets, hidden, batch, facts.mask_id)
-            scores = adapter.token_logp(views).logp.to("cpu", torch.float64)
+            views = _views(adapter, targets, hidden, batch, mask)
+            scores = _logp(adapter, views, settings.guidance, mask).to("cpu", torch.float64)
             for (index, draw), logp, scored, weight in zip(
                 batch, scores, views.scored.cpu(), views.weight.cpu(), strict=True
             ):
@@ -283,6 +301,24 @@ def _views(
         layout=adapter.facts.layout,
     )
     return views.to(next(adapter.module.parameters()).device)
+
+
+def _logp(adapter: ModelAdapter, views: Views, guidance: float, mask: int) -> Tensor:
+    """[N,L] log-probabilities of the targets at scored positions."""
+    if not guidance:
+        return adapter.token_logp(views).logp
+    column = torch.arange(views.inputs.shape[1], device=views.inputs.device)
+    blind = views.inputs.masked_fill(column < views.prompt_length[:, None], mask)
+    seeing, unseeing = (_logits(adapter, views, tokens) for tokens in (views.inputs, blind))
+    guided = torch.log_softmax(unseeing + (guidance + 1) * (seeing - unseeing), dim=-1)
+    found = guided.gather(1, views.targets[views.scored][:, None])[:, 0]
+    return torch.zeros(views.inputs.shape, dtype=found.dtype, device=found.device).masked_scatter(views.scored, found)
+
+
+def _logits(adapter: ModelAdapter, views: Views, tokens: Tensor) -> Tensor:
+    """[M,V] float64 logits at scored positions."""
+    logits = adapter.logits(tokens, views.valid, views.scored, layout=views.layout, prompt_length=views.prompt_length)
+    return logits.to(torch.float64)
 
 
 def _estimate(hidden: _Hidden, values: Sequence[float]) -> Likelihood:

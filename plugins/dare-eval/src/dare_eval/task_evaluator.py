@@ -7,12 +7,21 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from dare_core.api import DareError, Problem, UserError
-from dare_core.interfaces import EvaluationContext, ItemEvaluator, Measure, Reward, RolloutRequest, TextCodec
+from dare_core.interfaces import (
+    EvaluationContext,
+    ItemEvaluator,
+    Measure,
+    PublishedTable,
+    Reward,
+    RolloutRequest,
+    TextCodec,
+)
 from dare_core.types import Address, DecodingSettings, Message, ModelFacts, Prompt, Rollout
 from dare_eval.choices import choice_items
 from dare_eval.config import TaskSection
-from dare_eval.likelihood import LikelihoodSettings, split_tokens
+from dare_eval.likelihood import LikelihoodSettings, check_settings, split_tokens
 from dare_eval.measures import measures_of_choices, measures_of_responses
+from dare_eval.published.tables import tables
 from dare_eval.records import described, versions
 from dare_eval.scoring.judges import Judge, Judged, build_judge
 from dare_eval.scoring.python_judges import PYTHON_RULES, PythonJudge, build_python_judge
@@ -39,6 +48,11 @@ class TaskEvaluator(ItemEvaluator):
         self._codec: TextCodec | None = None
         self._judge: Judge | None = None
         self._refuse_equal_samples()
+
+    @classmethod
+    def published(cls) -> Mapping[str, PublishedTable]:
+        """See :meth:`ItemEvaluator.published`."""
+        return tables()
 
     # -- before --------------------------------------------------------------------------------------
 
@@ -87,6 +101,8 @@ class TaskEvaluator(ItemEvaluator):
         if self._codec is None:
             raise ValueError("prepare() comes before check_fit()")
         self._settings(decoding)
+        if self.task.choices is not None:
+            check_settings(facts, LikelihoodSettings(**self.config.likelihood.model_dump()))
         codec, problems = self._codec, []
         for key, question in self._questions.items():
             if self.task.choices is None:

@@ -18,10 +18,10 @@ from lm_eval.tasks import TaskManager  # type: ignore[import-untyped]
 
 from dare_core.api import Problem, UserError
 from dare_core.interfaces import EvaluationContext, ItemEvaluator, Measure, Reward, TextCodec
-from dare_core.types import Address, DecodingSettings, Prompt
+from dare_core.types import Address, DecodingSettings, ModelFacts, Prompt
 from dare_eval.config import HarnessSection
-from dare_eval.harness.model import HarnessModel
-from dare_eval.likelihood import LikelihoodSettings
+from dare_eval.harness.model import HarnessModel, StoredAnswers
+from dare_eval.likelihood import LikelihoodSettings, check_settings
 from dare_eval.measures import mean, share
 from dare_eval.records import described, versions
 from dare_eval.tasks.files import content_hash, locate
@@ -53,6 +53,9 @@ class HarnessEvaluator(ItemEvaluator):
         Raises:
             UserError: the task is unknown, its data are missing, or its metrics are not means.
         """
+        self._make_ready()
+
+    def _make_ready(self) -> None:
         logging.getLogger("lm_eval").setLevel(logging.ERROR)
         self._task = self._built()
         aggregations = self._task.aggregation()
@@ -98,7 +101,7 @@ class HarnessEvaluator(ItemEvaluator):
             "limit": self.config.limit,
             "prompt_format": "chat template" if self.config.chat_template else "plain text",
             "decoding": asdict(self._settings(context.decoding)),
-            "likelihood": self.config.likelihood.model_dump(mode="json"),
+            "likelihood": {**self.config.likelihood.model_dump(mode="json"), "greedy": self.config.greedy},
             "seed": context.seed,
             "model": described(adapter),
             "model_kind": adapter.facts.kind,
@@ -119,21 +122,17 @@ class HarnessEvaluator(ItemEvaluator):
             LikelihoodSettings(**self.config.likelihood.model_dump()),
             context.seed,
             context.address or Address(context.seed, f"eval/{self.config.name}"),
+            self.config.greedy,
         )
         step = context.backend.config.rows_per_batch
         for start in range(0, len(keys), step):
             chunk = sorted(int(key) for key in keys[start : start + step])
-            model.documents = chunk
-            answered = evaluate(
-                lm=model,
-                task_dict={"tasks": {self.config.task: self._task}, "groups": {}, "group_map": {}},
-                samples={self.config.task: chunk},
-                apply_chat_template=self.config.chat_template,
-                fewshot_as_multiturn=self.config.chat_template,
-                bootstrap_iters=0,
-                verbosity="ERROR",
-            )
-            yield from _items(answered["samples"][self.config.task], model)
+            yield from _items(self._evaluated(model, chunk), model.tokens)
+
+    def check_fit(self, facts: ModelFacts, decoding: DecodingSettings) -> None:
+        """See :meth:`ItemEvaluator.check_fit`. The harness alone knows lengths; they are told when they do not fit."""
+        if self._task.OUTPUT_TYPE in ("multiple_choice", "loglikelihood"):
+            check_settings(facts, LikelihoodSettings(**self.config.likelihood.model_dump()))
 
     def measure(self, items: Sequence[Mapping[str, Any]]) -> Mapping[str, Measure]:
         """Every metric of every filter, as the harness says them of each document."""
@@ -146,12 +145,37 @@ class HarnessEvaluator(ItemEvaluator):
         return found
 
     def judged_again(self, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The items as they are: the harness's filters need the task and its data."""
-        return [dict(item) for item in items]
+        """The stored responses through the task's present filters and metrics; needs the task and its data.
+
+        Raises:
+            UserError: the task or its data are not there.
+        """
+        if self._task is None:
+            self._make_ready()
+        stored = {int(item["index"]): item for item in items}
+        model = StoredAnswers({document: item["responses"] for document, item in stored.items()})
+        found = self._evaluated(model, sorted(stored))
+        again = _items(found, {document: item["tokens"] for document, item in stored.items()})
+        return [{**item, "prompt": stored[item["index"]]["prompt"]} for item in again]
+
+    def _evaluated(self, model: HarnessModel | StoredAnswers, documents: Sequence[int]) -> Sequence[Mapping[str, Any]]:
+        """What the harness says of each document and filter."""
+        model.documents = documents
+        answered = evaluate(
+            lm=model,
+            task_dict={"tasks": {self.config.task: self._task}, "groups": {}, "group_map": {}},
+            samples={self.config.task: list(documents)},
+            apply_chat_template=self.config.chat_template,
+            fewshot_as_multiturn=self.config.chat_template,
+            bootstrap_iters=0,
+            verbosity="ERROR",
+        )
+        found: Sequence[Mapping[str, Any]] = answered["samples"][self.config.task]
+        return found
 
 
-def _items(samples: Sequence[Mapping[str, Any]], model: HarnessModel) -> Iterator[dict[str, Any]]:
-    """One item per document, its filters' metrics side by side."""
+def _items(samples: Sequence[Mapping[str, Any]], tokens: Mapping[int, int]) -> Iterator[dict[str, Any]]:
+    """One item per document, its filters' metrics side by side; ``tokens`` were generated for each."""
     by_document: dict[int, dict[str, Any]] = {}
     filters = {sample["filter"] for sample in samples}
     for sample in samples:
@@ -168,7 +192,7 @@ def _items(samples: Sequence[Mapping[str, Any]], model: HarnessModel) -> Iterato
                 ],
                 "filtered": {},
                 "metrics": {},
-                "tokens": model.tokens.get(document, 0),
+                "tokens": tokens.get(document, 0),
             },
         )
         suffix = f",{sample['filter']}" if len(filters) > 1 else ""

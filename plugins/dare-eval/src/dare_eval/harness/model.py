@@ -1,14 +1,15 @@
 """The model that lm-evaluation-harness talks to: its requests, answered by our decoder and our likelihoods.
 
 Stop strings cut the text after decoding and never end it early. A task's ``max_gen_toks`` changes nothing: the response
-length is the decoder's, and a difference is said once. ``is_greedy`` of a likelihood request is always false: no metric
-that is reported needs it, and finding out would cost a decoding per request.
+length is the decoder's, and a difference is said once. ``is_greedy`` of a likelihood request is false unless asked
+for: no metric that is reported needs it, and finding out costs a decoding per request.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lm_eval.api.instance import Instance  # type: ignore[import-untyped]
 from lm_eval.api.model import LM  # type: ignore[import-untyped]
@@ -16,6 +17,7 @@ from lm_eval.api.model import LM  # type: ignore[import-untyped]
 from dare_core.api import UserError
 from dare_core.interfaces import RolloutBackend, RolloutRequest
 from dare_core.types import Address, DecodingSettings, Message, Prompt
+from dare_eval.greedy import would_write
 from dare_eval.likelihood import LikelihoodSettings, Target, likelihoods, split_tokens
 
 _log = logging.getLogger("dare")
@@ -30,6 +32,7 @@ class HarnessModel(LM):  # type: ignore[misc]
         likelihood: how continuations are scored.
         seed: of all draws; they are addressed by document.
         address: of sampling draws.
+        greedy: whether ``is_greedy`` is found out.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class HarnessModel(LM):  # type: ignore[misc]
         likelihood: LikelihoodSettings,
         seed: int,
         address: Address,
+        greedy: bool = False,
     ) -> None:
         super().__init__()
         self._backend = backend
@@ -46,6 +50,7 @@ class HarnessModel(LM):  # type: ignore[misc]
         self._likelihood = likelihood
         self._seed = seed
         self._address = address
+        self._greedy = greedy
         self._chats: dict[str, tuple[Message, ...]] = {}
         self._said = False
         self.tokens: dict[int, int] = {}
@@ -91,7 +96,7 @@ class HarnessModel(LM):  # type: ignore[misc]
         by_document: dict[int, list[int]] = {}
         for index, request in enumerate(requests):
             by_document.setdefault(self.documents[request.doc_id], []).append(index)
-        found: dict[int, float] = {}
+        found: dict[int, tuple[float, bool]] = {}
         for document, own in by_document.items():
             targets = []
             for index in own:
@@ -102,8 +107,13 @@ class HarnessModel(LM):  # type: ignore[misc]
             rows = self._backend.config.rows_per_batch
             address = Address(self._seed, "eval/likelihood")
             estimates = likelihoods(adapter, targets, self._likelihood, address, rows_per_batch=rows)
-            found |= {index: estimate.logp for index, estimate in zip(own, estimates, strict=True)}
-        return [(found[index], False) for index in range(len(requests))]
+            would = self._would_write(targets) if self._greedy else [False] * len(targets)
+            found |= {index: (one.logp, is_so) for index, one, is_so in zip(own, estimates, would, strict=True)}
+        return [found[index] for index in range(len(requests))]
+
+    def _would_write(self, targets: Sequence[Target]) -> list[bool]:
+        rows = self._backend.config.rows_per_batch
+        return would_write(self._backend.adapter, targets, self._likelihood.guidance, rows_per_batch=rows)
 
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
         """Refused: a whole text has no order of tokens here.
@@ -127,6 +137,48 @@ class HarnessModel(LM):  # type: ignore[misc]
                 wanted,
                 self._decoding.new_tokens,
             )
+
+
+class StoredAnswers(LM):  # type: ignore[misc]
+    """Answers requests with what was answered before.
+
+    Args:
+        answers: document -> per request of it the list of its answers, as items keep them.
+    """
+
+    def __init__(self, answers: Mapping[int, Sequence[Sequence[Any]]]) -> None:
+        super().__init__()
+        self._answers = answers
+        #: as in :class:`HarnessModel`
+        self.documents: Sequence[int] = ()
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What the harness's caches call the tokenizer."""
+        return "stored"
+
+    def chat_template(self, chat_template: bool | str = False) -> str:
+        """The harness records this."""
+        return ""
+
+    def apply_chat_template(self, chat_history: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
+        """Any text does: nothing is encoded."""
+        return "\n".join(turn["content"] for turn in chat_history)
+
+    def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
+        """The stored texts."""
+        return [str(self._stored(request)) for request in requests]
+
+    def loglikelihood(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """The stored log-likelihoods."""
+        return [(float(logp), bool(greedy)) for logp, greedy in map(self._stored, requests)]
+
+    def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Refused, as when it is answered."""
+        raise UserError("perplexity of whole texts is not defined for diffusion models; this task cannot be evaluated")
+
+    def _stored(self, request: Instance) -> Any:
+        return self._answers[self.documents[request.doc_id]][request.idx][0]
 
 
 def _cut(text: str, stops: Sequence[str] | str) -> str:

@@ -1,0 +1,1 @@
+"""Published settings and scores, and how they are read."""
