@@ -94,3 +94,37 @@ def test_attention_implementations_score_and_train_alike(family, attention, dtyp
     torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-3, atol=1e-3 if exact else 0.2)
     likeness = torch.nn.functional.cosine_similarity(results[0][1], results[1][1], dim=0)
     assert likeness > (0.9999 if exact else 0.97)
+
+
+@pytest.mark.parametrize("kind", ["nf4", "int8"])
+def test_a_quantised_base_trains_adapters_in_less_memory(tmp_path, kind):
+    pytest.importorskip("bitsandbytes")
+    model = write_llada_checkpoint(
+        tmp_path / "model", d_model=256, mlp_hidden_size=512, max_sequence_length=1024, init_std=0.1
+    )
+    changes = (
+        f"model.path={model}",
+        "model.device=cuda",
+        f"model.quantise={kind}",
+        f"run.folder={tmp_path}",
+        "run.steps=3",
+        "peft.r=2",
+        "optim.batch_size=4",
+        "optim.lr=1e-3",
+    )
+    sets = [word for change in changes for word in ("--set", change)]
+    result = run_dare_here("run", str(ROOT / "examples/llada-gsm8k-sft-lora.yaml"), *sets, folder=ROOT)
+    assert result.code == 0, result.stderr
+    run = next(path for path in tmp_path.iterdir() if (path / "metrics.jsonl").is_file())
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["loss"] is not None and line["optim/grad_norm"] > 0 for line in lines)
+    assert next(run.glob("checkpoints/step_3/adapter/adapter_model.safetensors")).is_file()
+    packed = LladaAdapter.load(
+        LladaSection(path=str(model), quantise=kind), device=torch.device("cuda"), dtype=torch.bfloat16
+    )
+    plain = LladaAdapter.load(LladaSection(path=str(model)), device=torch.device("cuda"), dtype=torch.bfloat16)
+    sizes = [
+        sum(p.numel() * p.element_size() for p in adapter.module.model.layers.parameters())
+        for adapter in (packed, plain)
+    ]
+    assert sizes[0] < 0.6 * sizes[1]

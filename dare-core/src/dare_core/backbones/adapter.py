@@ -22,6 +22,7 @@ from dare_core.backbones.fresh import initialise
 from dare_core.backbones.head import project, target_logp
 from dare_core.backbones.implementations import Attention, choose_attention
 from dare_core.backbones.packing import Packed, pack_noisy_clean, pack_rows
+from dare_core.backbones.quantised import quantise, refuse_saving, require_quantiser
 from dare_core.backbones.reading import read_states
 from dare_core.backbones.text import MissingCodec
 from dare_core.backbones.weights import (
@@ -126,6 +127,8 @@ class TransformerAdapter(ModelAdapter):
         cls, section: ModelSection, *, device: torch.device, dtype: torch.dtype, seed: int = 0
     ) -> TransformerAdapter:
         """See the interface."""
+        if section.quantise is not None:
+            require_quantiser(device)
         attention = choose_attention(section.attention, device)
         published = cls._read_config(section)
         facts = cls._facts(section, published)
@@ -136,15 +139,18 @@ class TransformerAdapter(ModelAdapter):
         if weights is not None:
             stored = cls.folder_layout(published, weights.shapes.keys())
             check_layout(weights, stored, module)
-        module.to_empty(device=device)
+        read_on = device if section.quantise is None else torch.device("cpu")
+        module.to_empty(device=read_on)
         module.tie_weights()
-        cls.restore_buffers(module, device)
+        cls.restore_buffers(module, read_on)
         if weights is not None:
             read_weights(weights, stored, module)
             layout = cls.weight_layout(published)
             weights = weights if stored.keys() == layout.keys() else weights.under(stored, layout)
         else:
             initialise(module, seed, lambda name: cls.fresh_std(published, name))
+        if section.quantise is not None:
+            quantise(module, section.quantise, device)
         module.eval()
         return cls(section, facts, module, text, published, weights, seed, attention)
 
@@ -291,6 +297,7 @@ class TransformerAdapter(ModelAdapter):
 
     def published(self) -> Iterator[tuple[str, Tensor]]:
         """See the interface. One tensor exists at a time beside the live weights."""
+        refuse_saving(self.section.quantise)
         lookup = peft.merged_lookup(self.module)
         for key in self._ordered_keys():
             yield key, published_tensor(self._layout[key], lookup)
@@ -301,6 +308,7 @@ class TransformerAdapter(ModelAdapter):
 
     def save(self, folder: Path) -> None:
         """See the interface. A tensor is written in its published dtype where that loses nothing, else as trained."""
+        refuse_saving(self.section.quantise)
         folders.prepare_target(folder, self.source)
         dtypes = {} if self._weights is None else self._weights.dtypes
         lookup = peft.plain_lookup(self.module)
@@ -336,6 +344,7 @@ class TransformerAdapter(ModelAdapter):
             "attention": self.attention.described,
             "dtype": str(self._head.dtype).removeprefix("torch."),
             "device": str(self._device),
+            "quantised": self.section.quantise,
             "parameters": sum(p.numel() for p in parameters),
             "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
             "mask_id": self.facts.mask_id,

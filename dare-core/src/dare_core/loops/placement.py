@@ -27,6 +27,9 @@ def load_model(choice: Choice, peft: PeftSection | None, seed: int) -> ModelAdap
         raise TypeError(f"{choice.name} is configured by {type(section).__name__}, not by a model section")
     device = device_of(section)
     adapter: ModelAdapter = choice.target().load(section, device=device, dtype=dtype_of(section, device), seed=seed)
+    if section.quantise is not None and adapter.describe().get("quantised") != section.quantise:
+        message = f"model '{choice.name}' does not load quantised bases"
+        raise UserError(Problem(message, path="model.quantise", hint="set it to null"))
     if peft is not None:
         adapter.attach_peft(peft)
     adapter.module.eval()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 from dare_core.capabilities import VOCABULARY
 from dare_core.catalog import Catalog
@@ -44,6 +45,7 @@ def check_draft(draft: Draft, catalog: Catalog) -> tuple[ModelFacts | None, list
         _pairs(draft),
         _lengths(draft, facts),
         _dropout(draft),
+        _quantised(draft),
         _names(draft),
         _watched_metrics(draft),
         files_missing(draft),
@@ -189,6 +191,20 @@ def _dropout(draft: Draft) -> Iterator[Problem]:
             draft.place("peft.dropout"),
             "set dropout to 0, or update to 'direct'",
         )
+
+
+def _quantised(draft: Draft) -> Iterator[Problem]:
+    """A base of few bits is frozen, and made by a package that may be missing."""
+    model = draft.choices.get(Slot.MODEL)
+    if model is None or not isinstance(model.config, ModelSection) or model.config.quantise is None:
+        return
+    place = draft.place("model.quantise")
+    if draft.choices.get(Slot.ALGORITHM) is not None and draft.peft is None:
+        message = "a quantised base cannot be trained itself, and there is no section 'peft'"
+        yield Problem(message, "model.quantise", place, "add 'peft', or set it to null")
+    if find_spec("bitsandbytes") is None:
+        message = "needs the Python package 'bitsandbytes', which is not installed"
+        yield Problem(message, "model.quantise", place, "pip install 'dare-core[quantised]'")
 
 
 def _names(draft: Draft) -> Iterator[Problem]:

@@ -58,6 +58,11 @@ class ModelSection(SectionConfig):
         description="Attention implementation; `auto` = `sdpa`, which runs everywhere; `flex` trains on a GPU only, "
         "`flash` needs one and half precision.",
     )
+    quantise: Literal["nf4", "fp4", "int8"] | None = Field(
+        None,
+        description="Keep the frozen base in few bits below trained adapters, through bitsandbytes; needs an NVIDIA "
+        "GPU and 'peft'. The output head, embeddings, norms and stacked experts keep `dtype`.",
+    )
     mask_id: int | None = Field(None, ge=0, description="Mask token id, if the published config lacks it.")
     eos_ids: tuple[int, ...] | None = Field(None, description="Ids that end a response, if not the published ones.")
     pad_id: int | None = Field(None, ge=0, description="Padding id, if not the published one.")
