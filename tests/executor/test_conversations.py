@@ -286,3 +286,12 @@ def test_runs_learn_conversations(tmp_path, which):
     assert result.code == 0, result.stderr
     trained = metrics_of(tmp_path / "runs/toy")[0]["data/response_tokens"]
     assert trained == {"all": 20, "marked": 20, "last": 8}.get(which, trained)
+
+
+def test_the_first_token_is_given_where_nothing_predicts_it(adapters):
+    text = Demonstration(Prompt(id="page", index=0, text=""), "Whole texts to learn.")
+    for kind, given in (("dream", 1), ("llada", 0), ("sdar", 0)):
+        rows = demonstration_rows([text], adapters[kind].text, adapters[kind].facts)
+        assert rows.prompt.sum() == given
+        assert rows.response.sum() == rows.tokens.shape[1] - given
+        assert int(rows.prompt_length[0]) == given

@@ -28,6 +28,8 @@ def test_an_example_validates_and_trains_on_a_tiny_checkpoint(path, family, tmp_
     model = family.write(tmp_path / "model", **{LONGEST.get(family.kind, "max_position_embeddings"): 2048})
     rows = [{"id": f"r{i}", "prompt": f"{i}+{i}=?", "answer": str(2 * i)} for i in range(3)]
     rows = [row | {"chosen": row["answer"], "rejected": "none"} for row in rows]
+    turns = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
+    rows = [row | {"messages": turns * 2} for row in rows]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     small = {"run.steps": 1, "model.path": str(model), "data.path": "rows.jsonl", "optim.batch_size": 2}
     if "reward" in yaml.safe_load(path.read_text()):

@@ -115,6 +115,8 @@ def _columns(
         prompt[row, : len(line)] = ~learnt
         response[row, : len(line)] = learnt
         response[row, len(line) :] = supervise_padding
+    if facts.first_token_given:
+        prompt[:, 0], response[:, 0] = prompt[:, 0] | response[:, 0], False
     completion = completion_mask(tokens, response, facts.eos_ids)
     return {"tokens": tokens, "prompt": prompt, "response": response, "completion": completion}
 

@@ -46,6 +46,8 @@ class ModelFacts:
         max_positions: longest row the model was made for, in tokens.
         layout: how rows attend by default.
         head_rows_unused: head rows beyond the tokenizer, never to be sampled: ids >= this value (None = all used).
+        first_token_given: whether nothing predicts a row's first token, as where logits are shifted; it is then never
+            learnt, also where there is no prompt.
         extra_ids: further named ids, e.g. ``{"eot": 126348}``.
     """
 
@@ -58,6 +60,7 @@ class ModelFacts:
     max_positions: int
     layout: AttentionLayout = field(default_factory=AttentionLayout)
     head_rows_unused: int | None = None
+    first_token_given: bool = False
     extra_ids: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -64,5 +64,6 @@ class DreamSection(ModelSection):
             max_positions=int(value_of(published, "max_position_embeddings", 131072)),
             layout=AttentionLayout(),
             head_rows_unused=ids.head_rows_unused,
+            first_token_given=True,
             extra_ids=ids.extra_ids,
         )
