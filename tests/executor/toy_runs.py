@@ -52,6 +52,11 @@ def flat(prompt, response):
     return 1.0
 
 
+def flat_for_some(prompt, response):
+    """Equal rewards for prompts that begin with a, b or c; rewards of a crowded scale for the others."""
+    return 1.0 if prompt.text[0] in "abc" else sum((i + 1) * ord(c) for i, c in enumerate(response)) / 1e4
+
+
 def broken(prompt, response):
     raise RuntimeError("no judge at home")
 

@@ -84,6 +84,14 @@ class BatchOrder:
         return sorted(range(self.count), key=lambda row: (placing_number(self.seed, PURPOSE, epoch, row), row))
 
 
+def refill_order(count: int, seed: int, step: int) -> list[int]:
+    """All ``count`` rows in the order in which training step ``step`` takes further ones, if it wants some.
+
+    A function of seed and step alone, so that neither earlier steps nor a resume change it, and it changes no batch.
+    """
+    return sorted(range(count), key=lambda row: (placing_number(seed, "refill-order", step, row), row))
+
+
 def placing_number(seed: int, purpose: str, part: int, item: int) -> bytes:
     """What an item of a part (a row of an epoch) is sorted by; addressed by its arguments."""
     text = f"{seed}\x1f{purpose}\x1f{part}\x1f{item}"

@@ -37,6 +37,11 @@ class Algorithm(ABC):
         return 1
 
     @property
+    def refill_rounds(self) -> int:
+        """Rounds of further prompts, at most, that replace groups without a usable advantage in a step's batch."""
+        return 0
+
+    @property
     def fresh_views(self) -> bool:
         """Whether each inner update draws its own views. All are drawn, and scored under the old and the
         reference policy, before the first optimizer step."""

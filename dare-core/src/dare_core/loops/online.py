@@ -5,7 +5,8 @@ from __future__ import annotations
 from dare_core.loops.inner import InnerUpdates
 from dare_core.loops.job import OnlineJob
 from dare_core.loops.outcome import Outcome
-from dare_core.loops.signals import check_verdicts, online_metrics, rollout_gap, sample_lines, warn_of_collapse
+from dare_core.loops.sampling import sample
+from dare_core.loops.signals import online_metrics, sample_lines
 
 
 def run(job: OnlineJob) -> Outcome:
@@ -19,26 +20,20 @@ def run(job: OnlineJob) -> Outcome:
     learner = job.learner
     with job.session as session:
         for step in session.steps():
-            prompts = job.prompts_of(step)
-            with session.timed("rollout"):
-                rollout = job.backend.generate(job.request(prompts, step))
-                gap = rollout_gap(learner, rollout, job.settings, step)
-            with session.timed("reward"):
-                repeated = [prompt for prompt in prompts for _ in range(job.samples)]
-                verdicts = job.judged(repeated, rollout)
-            check_verdicts(verdicts, rollout, step, job.max_error_share)
-            warn_of_collapse(rollout, job.settings)
-            advantages = learner.algorithm.advantages(rollout, verdicts)
-            selection = learner.algorithm.select(rollout, advantages)
+            sampled = sample(job, step)
+            selection = learner.algorithm.select(sampled.batch, sampled.advantages)
             with session.timed("score"):
-                inner = InnerUpdates(learner, rollout, step, advantages, selection)
+                inner = InnerUpdates(learner, sampled.batch, step, sampled.advantages, selection)
             with session.timed("update"):
                 for objective in inner.objectives():
                     inner.done(learner.update(objective))
             job.backend.sync(learner.engine.weights(), version=step + 1)
             session.finish(
                 step,
-                online_metrics(rollout, verdicts, advantages, inner.results) | gap,
-                sample_lines(repeated, rollout, verdicts, advantages),
+                {
+                    **online_metrics(sampled.rollout, sampled.verdicts, sampled.advantages, inner.results),
+                    **sampled.metrics,
+                },
+                sample_lines(sampled.prompts, sampled.rollout, sampled.verdicts, sampled.row_advantages()),
             )
         return session.outcome()

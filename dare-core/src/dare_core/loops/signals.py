@@ -159,10 +159,9 @@ def _replayed_forward(learner: Learner, rollout: Rollout, step: int) -> Views | 
 
 
 def sample_lines(
-    prompts: Sequence[Prompt], rollout: Rollout, verdicts: Sequence[Verdict], advantages: Advantages
+    prompts: Sequence[Prompt], rollout: Rollout, verdicts: Sequence[Verdict], advantages: Sequence[float | None]
 ) -> list[Mapping[str, Any]]:
-    """What samples/ keeps of each response; advantages only where there is one per row."""
-    per_row = advantages.value.tolist() if len(advantages.value) == len(rollout) else [None] * len(rollout)
+    """What samples/ keeps of each response; ``advantages`` of each, None where it has none or is not trained on."""
     return [
         {
             "id": prompt.id,
@@ -177,7 +176,7 @@ def sample_lines(
             "status": verdict.status.value,
             "detail": verdict.detail,
             "parts": dict(verdict.parts),
-            "advantage": per_row[row],
+            "advantage": advantages[row],
         }
         for row, (prompt, verdict) in enumerate(zip(prompts, verdicts, strict=True))
     ]

@@ -34,12 +34,19 @@ class GroupPolicySection(GroupAlgorithmSection):
     drop_flat_groups: bool = Field(
         False, description="Groups of equal rewards carry no loss, KL included, and enter no divisor."
     )
+    refill_rounds: int = Field(
+        0,
+        ge=0,
+        description="Rounds of further prompts, at most, that replace groups left out of a step's loss; 0 = none.",
+    )
     trained_tokens: Literal["completion", "response"] = Field(
         "completion", description="Up to and including the first end token, or every response token."
     )
 
     @model_validator(mode="after")
     def _range(self) -> GroupPolicySection:
+        if self.refill_rounds and not self.drop_flat_groups and self.mean_reward_range is None:
+            raise ValueError("'refill_rounds' replaces groups that 'drop_flat_groups' or 'mean_reward_range' leave out")
         if self.mean_reward_range is not None and self.mean_reward_range[0] > self.mean_reward_range[1]:
             raise ValueError(f"mean_reward_range {list(self.mean_reward_range)} must read [low, high]")
         return self

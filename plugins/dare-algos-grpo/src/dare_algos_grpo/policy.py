@@ -36,6 +36,11 @@ class GroupPolicy(Algorithm):
         """``inner_updates`` of the section."""
         return self.config.inner_updates
 
+    @property
+    def refill_rounds(self) -> int:
+        """``refill_rounds`` of the section."""
+        return self.config.refill_rounds
+
     def advantages(self, rollout: Rollout, verdicts: Sequence[Verdict]) -> Advantages:
         """Group-relative advantages [B] as the section says."""
         c = self.config
