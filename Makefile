@@ -3,7 +3,7 @@
 PYTHON   ?= python3
 VENV     := .venv
 BIN      := $(VENV)/bin
-PACKAGES := plugins/dare-llada plugins/dare-llada2 plugins/dare-dream plugins/dare-sdar plugins/dare-algos-grpo plugins/dare-algos-elbo plugins/dare-eval plugins/dare-eval-opencompass plugins/dare-fastdllm
+PACKAGES := plugins/dare-llada plugins/dare-llada2 plugins/dare-dream plugins/dare-sdar plugins/dare-diffusion-gemma plugins/dare-algos-grpo plugins/dare-algos-elbo plugins/dare-eval plugins/dare-eval-opencompass plugins/dare-fastdllm
 INSTALL  := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TOOLS    := pytest pytest-xdist hypothesis jsonschema ruff mypy import-linter types-PyYAML build
 WORKERS  ?= 2

@@ -11,6 +11,9 @@ import torch
 
 from dare_core.backbones.adapter import TransformerAdapter
 from dare_core.spec.sections import ModelSection
+from dare_diffusion_gemma.adapter import DiffusionGemmaAdapter
+from dare_diffusion_gemma.config import DiffusionGemmaSection
+from dare_diffusion_gemma.testing import write_diffusion_gemma_checkpoint
 from dare_dream.adapter import DreamAdapter
 from dare_dream.config import DreamSection
 from dare_dream.testing import write_dream_checkpoint
@@ -67,5 +70,6 @@ FAMILIES = (
     Family("sdar", SdarAdapter, SdarSection, write_sdar_checkpoint),
     Family("sdar-moe", SdarMoeAdapter, SdarMoeSection, write_sdar_moe_checkpoint),
     Family("llada2", Llada2Adapter, Llada2Section, write_llada2_checkpoint),
+    Family("diffusion-gemma", DiffusionGemmaAdapter, DiffusionGemmaSection, write_diffusion_gemma_checkpoint),
 )
 BLOCK_FAMILIES = tuple(family for family in FAMILIES if family.kind not in ("llada", "llada-moe", "dream"))

@@ -107,7 +107,7 @@ def test_threshold_means_a_probability_in_both_forms(threshold: float) -> None:
     assert torch.equal(chosen[0][0], wanted)
 
 
-@pytest.mark.parametrize("kind", sorted(RULES))
+@pytest.mark.parametrize("kind", sorted(kind for kind, rule in RULES.items() if rule.noise == "mask"))
 def test_every_rule_commits_masked_positions_only_and_at_least_one(kind: str) -> None:
     generator = torch.Generator().manual_seed(0)
     confidence = torch.rand(40, 7, generator=generator, dtype=torch.float64)

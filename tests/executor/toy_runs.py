@@ -20,7 +20,7 @@ from dare_core.api import Component, hookimpl
 
 @hookimpl
 def dare_model_adapters():
-    words = {f"toy-{name}": frozenset({name, "token-logp", "value-head"}) for name in ("masked", "block")}
+    words = {f"toy-{name}": frozenset({name, "token-logp", "mask-token", "value-head"}) for name in ("masked", "block")}
     names = {"toy-masked": "ToyMasked", "toy-block": "ToyBlock"}
     return [
         Component(

@@ -20,6 +20,10 @@ VOCABULARY: MappingProxyType[str, tuple[Slot, str]] = MappingProxyType(
         "kv-approx": (Slot.MODEL, "prefix or dual caches are possible, as approximations"),
         "token-logp": (Slot.MODEL, "log-probabilities of chosen positions, with gradient"),
         "value-head": (Slot.MODEL, "can carry a value head: a second model of the family then predicts returns"),
+        "mask-token": (
+            Slot.MODEL,
+            "a mask token: it is what undecided positions hold, and what views hide tokens with",
+        ),
         "sampling": (Slot.ROLLOUT, "temperature above 0 is honoured, so samples of a prompt differ"),
         "logp": (Slot.ROLLOUT, "log-probability of each token when it was committed"),
         "commit-step": (Slot.ROLLOUT, "the denoising forward that committed each token; replay is exact"),

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from dare_core.backbones.attention import SegmentPlan
 from dare_core.backbones.packing import pack_noisy_clean, pack_rows
-from dare_core.diffusion.canvas import masked_canvas
+from dare_core.diffusion.canvas import blank_canvas
 from dare_core.diffusion.layouts import block_index, positions
 from dare_core.diffusion.loop import Loop
 from dare_core.diffusion.recording import Recorder
@@ -172,7 +172,7 @@ def guided(case: GoldenCase, rows: Tensor, valid: Tensor, lengths: list[int]) ->
         new_tokens=new, block_length=new, steps_per_block=new, guidance=float(case.settings["cfg_scale"])
     )
     facts = ModelFacts("probe", "masked", 100, mask_id=99, eos_ids=(98,), pad_id=0, max_positions=64)
-    canvas = masked_canvas(prompts, torch.arange(len(rows)), facts, settings, facts.layout, torch.device("cpu"))
+    canvas = blank_canvas(prompts, torch.arange(len(rows)), facts, settings, facts.layout, torch.device("cpu"))
     canvas.tokens[valid] = rows[valid]
     model = _Scripted(case, facts)
     rule, recorder = find_rule(settings.selection), Recorder(snapshots=False, edits=False)

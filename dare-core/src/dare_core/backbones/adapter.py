@@ -7,7 +7,7 @@ published tensors live in it, how logits are aligned, and how its text is encode
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -52,6 +52,9 @@ class TransformerAdapter(ModelAdapter):
 
     Attributes:
         shift: 0 = the state at a position predicts its own token; 1 = it predicts the next one.
+        softcap: bound c of logits c tanh(z / c); None = logits as they are.
+        window: ranks that layers with a sliding window see, see
+            :func:`dare_core.backbones.attention.sees_block`; None = there are no such layers.
         lora_names: published names of adapted modules -> name or names in the module, for ``peft.targets``.
         head_tile: rows and vocabulary entries of the output head computed together; None = by memory.
         max_shard_bytes: limit of one saved weight file; None = the published files, or 5 GB for fresh models.
@@ -62,6 +65,8 @@ class TransformerAdapter(ModelAdapter):
 
     module: Any
     shift: ClassVar[int] = 0
+    softcap: float | None = None
+    window: int | None = None
     lora_names: ClassVar[Mapping[str, str | tuple[str, ...]]] = {}
 
     def __init__(
@@ -123,14 +128,23 @@ class TransformerAdapter(ModelAdapter):
         return published
 
     @classmethod
+    def choose_attention(cls, section: ModelSection, published: Mapping[str, Any], device: torch.device) -> Attention:
+        """The implementation that the section asks for, as far as the family has it.
+
+        Raises:
+            UserError: it is not available.
+        """
+        return choose_attention(section.attention, device)
+
+    @classmethod
     def load(
         cls, section: ModelSection, *, device: torch.device, dtype: torch.dtype, seed: int = 0
     ) -> TransformerAdapter:
         """See the interface."""
         if section.quantise is not None:
             require_quantiser(device)
-        attention = choose_attention(section.attention, device)
         published = cls._read_config(section)
+        attention = cls.choose_attention(section, published, device)
         facts = cls._facts(section, published)
         weights = None if section.path is None else inspect_weights(Path(section.path))
         text = cls._text_or_missing(section, facts)
@@ -196,6 +210,7 @@ class TransformerAdapter(ModelAdapter):
             temperature=views.temperature,
             entropy=entropy,
             tile=self.head_tile,
+            softcap=self.softcap,
         )
         blank = torch.zeros(views.inputs.shape, dtype=logp.dtype, device=logp.device)
         return Scores(
@@ -205,27 +220,41 @@ class TransformerAdapter(ModelAdapter):
         )
 
     def logits(
-        self, tokens: Tensor, valid: Tensor, where: Tensor, *, layout: AttentionLayout, prompt_length: Tensor
+        self,
+        tokens: Tensor,
+        valid: Tensor,
+        where: Tensor,
+        *,
+        layout: AttentionLayout,
+        prompt_length: Tensor,
+        condition: Tensor | None = None,
     ) -> Tensor:
         """See the interface."""
         self._expect_layout(layout)
         tokens, valid, where, prompt_length = (t.to(self._device) for t in (tokens, valid, where, prompt_length))
         plan = self.attention.plan
-        packed = pack_rows(tokens, valid, where, layout, prompt_length, shift=self.shift, make_plan=plan)
-        return project(self._read_states(packed), self._head)
+        if layout.finished == "block":
+            packed = pack_rows(tokens, valid, where, layout, prompt_length, shift=self.shift, make_plan=plan)
+        else:
+            # A scored block is computed as one that is denoised, and what lies before it as finished.
+            rows = (tokens, tokens, valid, where)
+            packed = pack_noisy_clean(*rows, layout, prompt_length, make_plan=plan, condition=condition)
+        return project(self._read_states(packed), self._head, self.softcap)
 
     def open_cache(self, slots: int, capacity: int) -> SegmentCache | None:
         """See the interface. Where logits are shifted, a block's first one would need a state that is not computed."""
         if self.facts.layout.kind != "block" or self.shift:
             return None
-        return SegmentCache(slots, capacity, self._decoded_states, partial(project, weight=self._head))
+        return SegmentCache(slots, capacity, self._decoded_states, self._project(), window=self.window)
 
     def open_window_cache(self, slots: int, capacity: int) -> RowWindows | None:
         """See the interface: models that see whole rows."""
         if self.facts.layout.kind != "full":
             return None
-        head = partial(project, weight=self._head)
-        return RowWindows(slots, capacity, self._decoded_states, head, self.shift)
+        return RowWindows(slots, capacity, self._decoded_states, self._project(), self.shift)
+
+    def _project(self) -> Callable[[Tensor], Tensor]:
+        return partial(project, weight=self._head, softcap=self.softcap)
 
     def _pack_views(self, views: Views) -> Packed:
         valid, where, layout, prompt = views.valid, views.scored, views.layout, views.prompt_length
@@ -250,6 +279,9 @@ class TransformerAdapter(ModelAdapter):
     def _expect_layout(self, layout: AttentionLayout) -> None:
         if layout.kind != self.facts.layout.kind:
             raise ValueError(f"{self.facts.kind} attends by {self.facts.layout.kind!r} layouts, not {layout.kind!r}")
+        own = self.facts.layout.finished
+        if layout.finished != own:
+            raise ValueError(f"finished blocks of {self.facts.kind} attend by {own!r}, not {layout.finished!r}")
 
     @property
     def _head(self) -> Tensor:

@@ -157,9 +157,14 @@ def _attend_group(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
 
 
 def segment_plan(
-    lengths: Sequence[int], device: torch.device, *, block: Tensor | None = None, noisy: Tensor | None = None
+    lengths: Sequence[int],
+    device: torch.device,
+    *,
+    block: Tensor | None = None,
+    noisy: Tensor | None = None,
+    window: int | None = None,
 ) -> SegmentPlan:
-    """See :class:`PlanMaker`."""
+    """See :class:`PlanMaker`; ``window`` as of :func:`sees_block`."""
     starts: dict[int, list[int]] = defaultdict(list)
     place = 0
     for size in lengths:
@@ -169,31 +174,73 @@ def segment_plan(
     groups = []
     for size, begin in starts.items():
         index = torch.tensor(begin, device=device)[:, None] + torch.arange(size, device=device)
-        groups.append(SegmentGroup(index, None if block is None else _visible(index, block, noisy)))
+        groups.append(SegmentGroup(index, None if block is None else _visible(index, block, noisy, window)))
     begins = [at for begin in starts.values() for at in begin]
     in_order = begins == sorted(begins)
     restore = None if in_order else torch.cat([group.index.flatten() for group in groups]).argsort()
     return SegmentPlan(tuple(groups), place, restore)
 
 
-def _visible(index: Tensor, block: Tensor, noisy: Tensor | None) -> Tensor:
+def _visible(index: Tensor, block: Tensor, noisy: Tensor | None, window: int | None) -> Tensor:
     """[G,1,S,S] bool for segments at ``index`` [G,S]."""
     asks, seen = (index[:, None, :, None], index[:, None, None, :])
     if noisy is None:
-        return sees_block(block[asks], block[seen])
-    return sees_block(block[asks], block[seen], noisy[asks], noisy[seen])
+        return sees_block(block[asks], block[seen], window=window)
+    return sees_block(block[asks], block[seen], noisy[asks], noisy[seen], window=window)
 
 
 def sees_block(
-    query_block: Tensor, key_block: Tensor, query_noisy: Tensor | None = None, key_noisy: Tensor | None = None
+    query_block: Tensor,
+    key_block: Tensor,
+    query_noisy: Tensor | None = None,
+    key_noisy: Tensor | None = None,
+    *,
+    window: int | None = None,
 ) -> Tensor:
     """Whether a query sees a key of its segment, elementwise.
 
     Without copies it sees its own and earlier blocks. With two copies, a noisy query sees the noisy keys of its
     block and the clean ones of earlier blocks, a clean query the clean ones up to its block.
     (Arriola et al., "Block Diffusion", ICLR 2025, specialised mask.)
+
+    Blocks may be any ranks of :func:`dare_core.diffusion.layouts.ranks`. With a ``window`` W, keys whose rank lies W or
+    more below the query's are hidden: where ranks are positions, clean tokens see W tokens with themselves, and a noisy
+    block W - 1 clean ones before it.
     """
     if query_noisy is None or key_noisy is None:
-        return key_block <= query_block
-    clean_past = ~key_noisy & torch.where(query_noisy, key_block < query_block, key_block <= query_block)
-    return clean_past | (key_noisy & query_noisy & (key_block == query_block))
+        seen = key_block <= query_block
+    else:
+        clean_past = ~key_noisy & torch.where(query_noisy, key_block < query_block, key_block <= query_block)
+        seen = clean_past | (key_noisy & query_noisy & (key_block == query_block))
+    return seen if window is None else seen & (key_block > query_block - window)
+
+
+@dataclass(frozen=True)
+class WindowedPlan:
+    """Layers with a sliding window (``module.sliding_window``) attend by one plan, all others by another.
+
+    Attributes:
+        whole: without a window.
+        windowed: with it.
+    """
+
+    whole: AttentionPlan
+    windowed: AttentionPlan
+
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        """See :class:`AttentionPlan`."""
+        plan = self.windowed if getattr(module, "sliding_window", None) else self.whole
+        return plan.attend(module, query, key, value, scaling)
+
+
+def windowed_segment_plan(
+    lengths: Sequence[int],
+    device: torch.device,
+    *,
+    block: Tensor | None = None,
+    noisy: Tensor | None = None,
+    window: int,
+) -> WindowedPlan:
+    """See :class:`PlanMaker` and :func:`sees_block`."""
+    whole = segment_plan(lengths, device, block=block, noisy=noisy)
+    return WindowedPlan(whole, segment_plan(lengths, device, block=block, noisy=noisy, window=window))

@@ -20,6 +20,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+#: logits of a chunk with a soft cap; 2^26 float32 are 256 MiB
+_CAPPED_ELEMENTS = 1 << 26
 
 #: logits of one tile: on a processor what stays near it from one pass to the next, elsewhere 256 MiB of float32
 _TILE = {"cpu": 1 << 22}
@@ -39,10 +43,11 @@ class TargetScores(NamedTuple):
     correct: Tensor | None
 
 
-def project(hidden: Tensor, weight: Tensor) -> Tensor:
-    """[M,H], [V,H] -> [M,V] logits in float32 at least."""
+def project(hidden: Tensor, weight: Tensor, softcap: float | None = None) -> Tensor:
+    """[M,H], [V,H] -> [M,V] logits in float32 at least; with a soft cap c they lie in (-c, c)."""
     logits = hidden.to(weight.dtype) @ weight.t()
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return logits if softcap is None else torch.tanh(logits / softcap) * softcap
 
 
 def target_logp(
@@ -53,6 +58,7 @@ def target_logp(
     temperature: float = 1.0,
     entropy: bool = False,
     tile: tuple[int, int] | None = None,
+    softcap: float | None = None,
 ) -> TargetScores:
     """Log-probability of each target; if asked for, the entropy of its distribution and whether it is its mode.
 
@@ -63,10 +69,13 @@ def target_logp(
         temperature: logits are divided by it.
         entropy: also return entropy and correctness.
         tile: rows and vocabulary entries computed together; None = by memory. Changes results by rounding at most.
+        softcap: see :func:`project`; then computed in chunks of rows.
 
     Returns:
         Scores whose log-probabilities and entropies are differentiable once in ``hidden`` and ``weight``.
     """
+    if softcap is not None:
+        return capped_scores(hidden, weight, targets, temperature=temperature, entropy=entropy, softcap=softcap)
     kind = hidden.device.type
     autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
     with torch.autocast(kind, enabled=False):
@@ -262,3 +271,23 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor, fresh: bool = False
         torch.mm(left, right, out=total)
     else:
         total.addmm_(left, right)
+
+
+def capped_scores(
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, temperature: float, entropy: bool, softcap: float
+) -> TargetScores:
+    """:func:`target_logp` of softly capped logits (Gemma Team 2024, arXiv:2408.00118), z = c tanh(h W^T / c) / T.
+
+    Chunks of rows; the backward pass computes their logits again.
+    """
+
+    def scored(states: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        log_all = (project(states, weight, softcap) / temperature).log_softmax(dim=-1)
+        spread = -(log_all.exp() * log_all).sum(dim=-1) if entropy else log_all.new_zeros(len(chosen))
+        return log_all.gather(1, chosen[:, None])[:, 0], spread, log_all.argmax(dim=-1) == chosen
+
+    size = max(1, _CAPPED_ELEMENTS // len(weight))
+    spans = [slice(start, start + size) for start in range(0, max(1, len(targets)), size)]
+    parts = [checkpoint(scored, hidden[span], targets[span], use_reentrant=False) for span in spans]
+    logp, spread, correct = (torch.cat(column) for column in zip(*parts, strict=True))
+    return TargetScores(logp, spread if entropy else None, correct if entropy else None)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dare_core.backbones.attention import AttentionPlan, PlanMaker, segment_plan
-from dare_core.diffusion.layouts import block_index, positions
+from dare_core.diffusion.layouts import block_index, positions, ranks
 from dare_core.types import AttentionLayout
 
 
@@ -26,12 +26,16 @@ class Packed:
         positions: [T] int64 position within the row it came from.
         plan: who attends to whom.
         read: [M] int64 packed index whose hidden state predicts each scored token, in row-major order.
+        noisy: [T] bool tokens that are being denoised, where finished ones are computed differently; else None.
+        condition: [M,H] what a self-conditioned model sees of its last guess at ``read``; None = nothing.
     """
 
     tokens: Tensor
     positions: Tensor
     plan: AttentionPlan
     read: Tensor
+    noisy: Tensor | None = None
+    condition: Tensor | None = None
 
 
 def pack_rows(
@@ -77,6 +81,7 @@ def pack_noisy_clean(
     prompt_length: Tensor,
     *,
     make_plan: PlanMaker = segment_plan,
+    condition: Tensor | None = None,
 ) -> Packed:
     """Pack the two-copy layout [noisy | clean] of block diffusion training, each copy with positions from 0.
 
@@ -91,6 +96,7 @@ def pack_noisy_clean(
         layout: a block layout.
         prompt_length: [B].
         make_plan: of the attention implementation.
+        condition: see :class:`Packed`.
     """
     place = positions(valid)
     block = block_index(valid, prompt_length, layout)
@@ -102,11 +108,11 @@ def pack_noisy_clean(
     keep_clean = valid & (block < scored_block.amax(dim=1, keepdim=True))
     keep = torch.cat([keep_noisy, keep_clean], dim=1)
     is_noisy = torch.cat([torch.ones_like(valid), torch.zeros_like(valid)], dim=1)[keep]
-    plan = make_plan(
-        keep.sum(dim=1).tolist(), noisy.device, block=torch.cat([block, block], dim=1)[keep], noisy=is_noisy
-    )
+    rank = torch.cat(ranks(valid, block, layout), dim=1)[keep]
+    plan = make_plan(keep.sum(dim=1).tolist(), noisy.device, block=rank, noisy=is_noisy)
     read = packed_index(keep, torch.cat([where, torch.zeros_like(where)], dim=1))
-    return Packed(torch.cat([noisy, clean], dim=1)[keep], torch.cat([place, place], dim=1)[keep], plan, read)
+    tokens, places = torch.cat([noisy, clean], dim=1)[keep], torch.cat([place, place], dim=1)[keep]
+    return Packed(tokens, places, plan, read, is_noisy, condition)
 
 
 def packed_index(kept: Tensor, where: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The canvas of a denoising loop: rows with masked responses, and how far each has come."""
+"""The canvas of a denoising loop: rows with undecided responses, and how far each has come."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def aligned_new_tokens(prompt_length: int, new_tokens: int, block_length: int) -
     return max(0, (prompt_length + new_tokens) // block_length * block_length - prompt_length)
 
 
-def masked_canvas(
+def blank_canvas(
     prompts: Sequence[Tensor | Sequence[int]],
     sample_ids: Sequence[int] | Tensor,
     facts: ModelFacts,
@@ -107,13 +107,12 @@ def masked_canvas(
     layout: AttentionLayout,
     device: torch.device,
 ) -> Canvas:
-    """Rows with fully masked responses.
+    """Rows with undecided responses: masked, or without a mask token filled with padding until a block begins.
 
     Raises:
-        ValueError: the model has no mask token, or prompts and sample ids differ in number.
+        ValueError: prompts and sample ids differ in number.
     """
-    if facts.mask_id is None:
-        raise ValueError(f"{facts.kind} has no mask token; its canvas is not a masked one")
+    undecided = facts.pad_id if facts.mask_id is None else facts.mask_id
     sample = torch.as_tensor(sample_ids, dtype=torch.int64).to(device)
     if sample.shape != (len(prompts),):
         raise ValueError(f"{len(prompts)} prompts, but sample ids of shape {tuple(sample.shape)}")
@@ -123,7 +122,7 @@ def masked_canvas(
     tokens = torch.full((len(prompts), max(ends, default=settings.new_tokens)), facts.pad_id, dtype=torch.int64)
     for row, prompt in enumerate(prompts):
         tokens[row, : lengths[row]] = torch.as_tensor(prompt, dtype=torch.int64)
-        tokens[row, lengths[row] : ends[row]] = facts.mask_id
+        tokens[row, lengths[row] : ends[row]] = undecided
     length = torch.tensor(lengths, dtype=torch.int64, device=device)
     tokens = tokens.to(device)
     origin = torch.zeros_like(length) if from_start else length.clone()

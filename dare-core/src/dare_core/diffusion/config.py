@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from dare_core.diffusion.rules import find_rule
 from dare_core.errors import Problem, UserError
@@ -29,12 +29,19 @@ class DenoisingSection(RolloutSection):
     )
 
     def withheld(self) -> Mapping[str, str]:
-        """What rules that edit take away: commit steps that replay, and log-probabilities of the final tokens."""
+        """What rules that replace tokens take away: commit steps that replay, and log-probabilities of final tokens."""
         rule = find_rule(SelectionRule(self.selection.kind, dict(self.selection.options)))
-        if not rule.edits:
+        if rule.replays:
             return {}
         reason = f"rollout.selection {rule.kind!r} replaces committed tokens"
         return dict.fromkeys(("commit-step", "logp"), reason)
+
+    @model_validator(mode="after")
+    def _schedule_of_the_noise(self) -> DenoisingSection:
+        uniform = find_rule(SelectionRule(self.selection.kind, dict(self.selection.options))).noise == "uniform"
+        if uniform != (self.schedule == "anew"):
+            raise ValueError("schedule 'anew' and selection rules for uniform noise belong together")
+        return self
 
     @field_validator("selection")
     @classmethod

@@ -4,6 +4,7 @@ LLaDA's semi-autoregressive sampler (Nie et al. 2025, arXiv:2502.09992, algorith
 and LLaDA2's samplers are other settings of the same loop. Per block of n masked tokens and S steps, a schedule says
 how many tokens a step commits, and a selection rule which ones; rules that edit replace committed tokens of the block
 as well. Each forward sees the canvas as the model's layout allows, and only positions that may change are scored.
+Models of uniform noise have steps of their own (:mod:`dare_core.diffusion.renoise`) in the same run of rows.
 Block models with an exact key-value cache compute finished blocks and prompts once.
 
 Choices left open: the mask token is never proposed but stays in the softmax; a block shorter than S takes one
@@ -15,22 +16,25 @@ the batch and waiting ones enter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from dare_core.diffusion.canvas import Canvas, masked_canvas
+from dare_core.diffusion.canvas import Canvas, blank_canvas
 from dare_core.diffusion.confidence import Ties
 from dare_core.diffusion.draws import AddressedDraws, Draws
 from dare_core.diffusion.forwards import OpenForwards, RowForwards
 from dare_core.diffusion.loop import Loop
 from dare_core.diffusion.prefixes import CachedRows
-from dare_core.diffusion.proposal import Proposer, proposer
+from dare_core.diffusion.proposal import proposer
 from dare_core.diffusion.recording import Recorder
-from dare_core.diffusion.rules import find_rule
+from dare_core.diffusion.renoise import RenoisingLoop, refuse_masked_options
+from dare_core.diffusion.rules import Rule, find_rule
 from dare_core.diffusion.sampling import Sampler
+from dare_core.errors import Problem, UserError
 from dare_core.interfaces import ModelAdapter
 from dare_core.types import Address, AttentionLayout, DecodingSettings, Edits, ModelFacts, Snapshots, Watch
 
@@ -55,6 +59,7 @@ class DenoiseResult:
         snapshots: states of every forward, ordered by row and forward, if asked for.
         edits: replaced tokens, where the rule edits.
         cached: a key-value cache was used.
+        replayable: what every forward saw follows from tokens and commit steps.
     """
 
     tokens: Tensor
@@ -69,6 +74,7 @@ class DenoiseResult:
     snapshots: Snapshots | None = None
     edits: Edits | None = None
     cached: bool = False
+    replayable: bool = True
 
     @property
     def confidence(self) -> Tensor:
@@ -80,7 +86,7 @@ def decoding_layout(facts: ModelFacts, settings: DecodingSettings) -> AttentionL
     """How rows attend while decoding: the model's layout, with the protocol's block length."""
     if facts.layout.kind == "full":
         return facts.layout
-    return AttentionLayout("block", settings.block_length, facts.layout.origin)
+    return replace(facts.layout, block_length=settings.block_length)
 
 
 @torch.no_grad()
@@ -120,41 +126,54 @@ def denoise(
         device: where the model's inputs live; None = where its first parameter lives.
 
     Raises:
-        UserError: unknown selection rule or option.
+        UserError: unknown selection rule or option, or one for the other kind of noise.
         NonFiniteError: a logit is NaN or infinite; names sample and forward.
         PluginError: a selection rule committed nothing.
         ValueError: forwards of one's own with guidance or snapshots.
     """
-    if forwards is not None and (settings.guidance or snapshots):
-        raise ValueError("guidance and snapshots need forwards of whole rows")
-    facts, rule = adapter.facts, find_rule(settings.selection)
+    _refuse_partial_rows(settings, snapshots, forwards)
+    facts, rule = adapter.facts, _rule_for(adapter.facts, settings)
     where = device if device is not None else next(adapter.module.parameters()).device
     layout = decoding_layout(facts, settings)
-    canvas = masked_canvas(prompts, sample_ids, facts, settings, layout, where)
+    canvas = blank_canvas(prompts, sample_ids, facts, settings, layout, where)
     draws = noise if noise is not None else AddressedDraws(address)
     together = min(rows_per_batch or len(prompts), len(prompts))
-    cached: RowForwards | None = None
-    if forwards is not None:
-        cached = forwards(canvas, layout, together)
-    elif cache and not settings.guidance:
-        cached = _cached_rows(adapter, canvas, layout, together)
+    exact = _cached_rows(adapter, canvas, layout, together) if cache and not settings.guidance else None
     recorder = Recorder(snapshots=snapshots, edits=rule.edits)
+    if facts.noise == "uniform":
+        refuse_masked_options(settings, snapshots=snapshots, forwards=forwards is not None)
+        renoising = RenoisingLoop(adapter, settings, rule, layout, canvas, draws, exact, watch)
+        _run(canvas, exact, together, renoising.step)
+        return _result(facts, settings, layout, canvas, recorder, exact, replayable=False)
+    cached: RowForwards | None = exact if forwards is None else forwards(canvas, layout, together)
     loop = Loop(adapter, settings, rule, ties, layout, canvas, recorder, cached, watch)
     propose = proposer(facts, settings, rule, draws, sampler=sampler, ties=ties, device=where)
-    _run(loop, propose, together)
-    return _result(loop)
+    _run(canvas, cached, together, partial(loop.step, propose=propose))
+    return _result(facts, settings, layout, canvas, recorder, cached, replayable=not rule.edits)
 
 
-def _run(loop: Loop, propose: Proposer, places: int) -> None:
+def _refuse_partial_rows(settings: DecodingSettings, snapshots: bool, forwards: OpenForwards | None) -> None:
+    if forwards is not None and (settings.guidance or snapshots):
+        raise ValueError("guidance and snapshots need forwards of whole rows")
+
+
+def _rule_for(facts: ModelFacts, settings: DecodingSettings) -> Rule:
+    rule = find_rule(settings.selection)
+    if rule.noise != facts.noise:
+        message = f"{rule.kind!r} is for models of {rule.noise} noise, and {facts.kind!r} is one of {facts.noise} noise"
+        raise UserError(Problem(message, path="rollout.selection.kind"))
+    return rule
+
+
+def _run(canvas: Canvas, cached: RowForwards | None, places: int, step: Callable[[Tensor], None]) -> None:
     """Decode all rows of the canvas, ``places`` at a time."""
-    canvas, cached, total = loop.canvas, loop.cached, len(loop.canvas.tokens)
+    total = len(canvas.tokens)
     active = torch.arange(places, device=canvas.tokens.device)
     if cached is not None:
         cached.enter(active)
     waiting = places
     while len(active):
-        scored, logits = loop.score(active)
-        loop.commit(active, scored, propose(logits, loop.places(active, scored)))
+        step(active)
         done = canvas.finished(active)
         leaving = int(done.sum())
         if leaving:
@@ -174,9 +193,17 @@ def _cached_rows(adapter: ModelAdapter, canvas: Canvas, layout: AttentionLayout,
     return None if cache is None else CachedRows(cache, canvas, layout)
 
 
-def _result(loop: Loop) -> DenoiseResult:
+def _result(
+    facts: ModelFacts,
+    settings: DecodingSettings,
+    layout: AttentionLayout,
+    canvas: Canvas,
+    recorder: Recorder,
+    cached: RowForwards | None,
+    *,
+    replayable: bool,
+) -> DenoiseResult:
     """The canvas in canonical form."""
-    canvas, facts, layout = loop.canvas, loop.adapter.facts, loop.layout
     everything = torch.arange(len(canvas.tokens), device=canvas.tokens.device)
     response = canvas.in_response(everything)
     undecided = response & (canvas.commit_step < 0)
@@ -190,13 +217,14 @@ def _result(loop: Loop) -> DenoiseResult:
         tokens=tokens,
         prompt=canvas.column < canvas.prompt_length[:, None],
         response=response,
-        asked=response & (canvas.column < (canvas.prompt_length + loop.settings.new_tokens)[:, None]),
+        asked=response & (canvas.column < (canvas.prompt_length + settings.new_tokens)[:, None]),
         commit_step=canvas.commit_step,
         logp=canvas.logp,
         forwards=canvas.forwards,
         stopped=canvas.stopped,
         layout=layout,
-        snapshots=loop.recorder.snapshots(),
-        edits=loop.recorder.edits(tokens.device),
-        cached=loop.cached is not None,
+        snapshots=recorder.snapshots(),
+        edits=recorder.edits(tokens.device),
+        cached=cached is not None,
+        replayable=replayable,
     )

@@ -49,6 +49,14 @@ class Draws(Protocol):
         """[M] float64 for random selection."""
         ...
 
+    def start(self, places: Places) -> Tensor:
+        """[M] float64 for the random tokens that a block of uniform noise starts as."""
+        ...
+
+    def renewed(self, places: Places) -> Tensor:
+        """[M] float64 for the random tokens of positions that a forward did not accept."""
+        ...
+
 
 @dataclass(frozen=True)
 class AddressedDraws:
@@ -67,6 +75,14 @@ class AddressedDraws:
     def selection(self, places: Places) -> Tensor:
         """See :class:`Draws`."""
         return self._at("selection", places, 1)[:, 0]
+
+    def start(self, places: Places) -> Tensor:
+        """See :class:`Draws`."""
+        return self._at("start", places, 1)[:, 0]
+
+    def renewed(self, places: Places) -> Tensor:
+        """See :class:`Draws`."""
+        return self._at("renewed", places, 1)[:, 0]
 
     def _at(self, part: str, places: Places, width: int) -> Tensor:
         draw = places.forward * _POSITIONS + places.offset

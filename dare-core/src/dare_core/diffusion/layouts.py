@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from dare_core.types import AttentionLayout
@@ -44,6 +45,30 @@ def _length(layout: AttentionLayout) -> int:
     if layout.block_length is None:
         raise ValueError("a block layout without block_length")
     return layout.block_length
+
+
+def ranks(valid: Tensor, block: Tensor, layout: AttentionLayout) -> tuple[Tensor, Tensor]:
+    """What tokens are compared by to tell who sees whom, as noisy and as clean tokens.
+
+    Clean tokens see clean ones of their own and lower ranks, noisy tokens clean ones of lower ranks and noisy ones of
+    their own. Where finished blocks attend by block both ranks are the block; where they attend causally a clean
+    token's rank is its position and a noisy one's the position at which its block begins.
+
+    Args:
+        valid: [B,L] bool.
+        block: [B,L] int64 from :func:`block_index`.
+        layout: what ``block`` was made for.
+
+    Returns:
+        Two [B,L] int64, of meaning at valid positions.
+    """
+    if layout.finished == "block":
+        return block, block
+    place = positions(valid)
+    far = torch.full((len(block), block.shape[1] + 1), block.shape[1], dtype=torch.int64, device=block.device)
+    # Column 0 collects padding, whose block is -1.
+    first = far.scatter_reduce(1, block + 1, place, "amin")
+    return first.gather(1, block + 1), place
 
 
 def visible(blocks: Tensor) -> Tensor:

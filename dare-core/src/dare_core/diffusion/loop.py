@@ -11,7 +11,7 @@ from dare_core.diffusion.canvas import Canvas
 from dare_core.diffusion.confidence import Ties
 from dare_core.diffusion.draws import Places
 from dare_core.diffusion.forwards import RowForwards
-from dare_core.diffusion.proposal import Proposals
+from dare_core.diffusion.proposal import Proposals, Proposer
 from dare_core.diffusion.recording import Recorder
 from dare_core.diffusion.rules import Rule
 from dare_core.diffusion.schedules import commit_quota
@@ -46,6 +46,11 @@ class Loop:
     recorder: Recorder
     cached: RowForwards | None
     watch: Watch | None = None
+
+    def step(self, active: Tensor, propose: Proposer) -> None:
+        """One forward of the rows ``active`` [R]."""
+        scored, logits = self.score(active)
+        self.commit(active, scored, propose(logits, self.places(active, scored)))
 
     def score(self, active: Tensor) -> tuple[Tensor, Tensor]:
         """Positions to score [R,L] (M in all) and their logits [M,V]."""

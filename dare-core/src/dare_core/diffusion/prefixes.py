@@ -66,9 +66,12 @@ class CachedRows:
     def forced(self, rows: Tensor) -> None:
         """Nothing: see :class:`dare_core.diffusion.forwards.RowForwards`."""
 
-    def logits(self, rows: Tensor, tokens: Tensor, valid: Tensor, where: Tensor) -> Tensor:
+    def logits(
+        self, rows: Tensor, tokens: Tensor, valid: Tensor, where: Tensor, condition: Tensor | None = None
+    ) -> Tensor:
         """[M,V] logits at ``where`` [R,L] of ``rows`` [R], seen against what is cached of them."""
         slots = torch.tensor([self._slot[row] for row in rows.tolist()], device=rows.device)
+        given = {} if condition is None else {"condition": condition}
         return self._cache.logits(
             tokens,
             valid,
@@ -77,4 +80,5 @@ class CachedRows:
             prompt_length=self._canvas.prompt_length[rows],
             slots=slots,
             keep=self._canvas.block_start(rows),
+            **given,
         )

@@ -113,10 +113,10 @@ def rollout_of(
         policy_version=policy_version,
         forwards=result.forwards.cpu(),
         agreement=agreement,
-        logp=None if approximate or result.edits is not None else result.logp.cpu(),
+        logp=result.logp.cpu() if result.replayable and not approximate else None,
         trace=Trace(
             commit_step=result.commit_step.cpu(),
-            replayable=result.edits is None,
+            replayable=result.replayable,
             layout_block_length=result.layout.block_length,
             snapshots=None if result.snapshots is None else _on_cpu(result.snapshots),
             edits=None if result.edits is None else _on_cpu(result.edits),

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from dare_core.errors import Problem, UserError
 from dare_core.types import SelectionRule
+from dare_core.types.model import Noise
 
 Confidence = Literal["token", "margin", "entropy", "random", "position"]
 Distribution = Literal["model", "sampling"]
@@ -29,6 +30,7 @@ Selector = Literal[
     "runs",
     "entropy-bounded",
     "independent",
+    "within-bound",
 ]
 LastRank = Literal["ignored", "tested"]
 Pace = Literal["schedule", "carry", "fixed"]
@@ -59,6 +61,11 @@ class Rule:
         edit_threshold: committed tokens of the block are replaced by proposals more probable than this; None = never.
         end_floor: factor on the probability of proposed end tokens at the first forward, growing to 1; 1 = none.
         max_post_steps: forwards that may follow in a block without masks, while they still edit something.
+        noise: what undecided positions hold under this rule: the mask token, or random tokens
+            (:mod:`dare_core.diffusion.renoise`).
+        hot, cold: temperature of a uniform block's distributions before its first step and after its last one.
+        stable_steps: forwards with the same likeliest tokens after which such a block may end early.
+        stop_entropy: mean entropy (nats) below which it then does.
         options: option names that specs may set.
     """
 
@@ -78,12 +85,22 @@ class Rule:
     edit_threshold: float | None = None
     end_floor: float = 1.0
     max_post_steps: int = 0
+    noise: Noise = "mask"
+    hot: float = 1.0
+    cold: float = 1.0
+    stable_steps: int = 1
+    stop_entropy: float = 0.0
     options: frozenset[str] = field(default_factory=frozenset)
 
     @property
     def edits(self) -> bool:
         """Whether committed tokens may change, so that commit steps alone do not replay."""
         return self.edit_threshold is not None
+
+    @property
+    def replays(self) -> bool:
+        """Whether what a forward saw follows from tokens and commit steps."""
+        return not self.edits and self.noise == "mask"
 
 
 _TABLE = (
@@ -191,6 +208,20 @@ _TABLE = (
         max_post_steps=16,
         options=frozenset({"distribution", "threshold", "at_least", "edit_threshold", "max_post_steps"}),
     ),
+    Rule(
+        kind="entropy-renoise",
+        summary="uniform noise: lowest entropy first while the entropies before sum to at most the bound, all other "
+        "positions drawn anew, every step again (DiffusionGemma)",
+        confidence="entropy",
+        distribution="sampling",
+        selector="within-bound",
+        bound=0.1,
+        noise="uniform",
+        hot=0.8,
+        cold=0.4,
+        stop_entropy=0.005,
+        options=frozenset({"bound", "hot", "cold", "stable_steps", "stop_entropy"}),
+    ),
 )
 
 RULES: Mapping[str, Rule] = MappingProxyType({rule.kind: rule for rule in _TABLE})
@@ -224,6 +255,14 @@ OPTIONS: Mapping[str, tuple[str, Callable[[Any], bool], str]] = MappingProxyType
         ),
         "edit_threshold": ("a number from 0 to 1", _number(0, 1), "probability that replaces a committed token"),
         "bound": ("a number above 0", _number(0, math.inf, above=True), "sum of entropies (nats) per step"),
+        "hot": ("a number above 0", _number(0, math.inf, above=True), "temperature before a block's first step"),
+        "cold": ("a number above 0", _number(0, math.inf, above=True), "temperature after a block's last step"),
+        "stable_steps": (
+            "a whole number of 0 or more",
+            _number(0, math.inf, whole=True),
+            "forwards with the same likeliest tokens before a block may end early",
+        ),
+        "stop_entropy": ("a number of 0 or more", _number(0, math.inf), "mean entropy (nats) below which it then ends"),
         "order_temperature": (
             "a number of 0 or more",
             _number(0, math.inf),

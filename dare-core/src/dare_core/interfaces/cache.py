@@ -36,6 +36,7 @@ class KeyValueCache(ABC):
         prompt_length: Tensor,
         slots: Tensor,
         keep: Tensor,
+        condition: Tensor | None = None,
     ) -> Tensor:
         """As :meth:`dare_core.interfaces.ModelAdapter.logits`, with the cached tokens' states read instead of computed.
 
@@ -47,6 +48,7 @@ class KeyValueCache(ABC):
             prompt_length: [R] int64.
             slots: [R] int64, each once.
             keep: [R] int64 tokens that are final: complete blocks, without masks.
+            condition: as of :meth:`dare_core.interfaces.ModelAdapter.logits`.
 
         Returns:
             [M,V] logits.

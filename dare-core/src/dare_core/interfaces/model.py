@@ -116,7 +116,14 @@ class ModelAdapter(ABC):
 
     @abstractmethod
     def logits(
-        self, tokens: Tensor, valid: Tensor, where: Tensor, *, layout: AttentionLayout, prompt_length: Tensor
+        self,
+        tokens: Tensor,
+        valid: Tensor,
+        where: Tensor,
+        *,
+        layout: AttentionLayout,
+        prompt_length: Tensor,
+        condition: Tensor | None = None,
     ) -> Tensor:
         """Aligned logits at chosen positions of B rows.
 
@@ -126,10 +133,17 @@ class ModelAdapter(ABC):
             where: [B,L] bool positions to score, M in all.
             layout: how positions attend (``block``: earlier blocks are visible as they stand on the canvas).
             prompt_length: [B] valid prompt tokens (block layouts with origin ``response`` count from there).
+            condition: [M,H] of :meth:`condition_on`, zero where there is no guess yet; given to such models only.
 
         Returns:
             [M,V] float logits of the token *at* each position, in row-major order of ``where``.
         """
+
+    def condition_on(self, logits: Tensor) -> Tensor | None:
+        """[M,H] what a self-conditioned model sees, at its next forward on a block, of the distribution that it guessed
+        there ([M,V] logits, temperature applied; Chen et al., "Analog Bits", arXiv:2208.04202). None: it sees nothing.
+        """
+        return None
 
     def open_cache(self, slots: int, capacity: int) -> KeyValueCache | None:
         """An empty exact cache for ``slots`` rows of at most ``capacity`` tokens each, valid while the weights stay as

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dare_core.data.examples import ExampleSet
 from dare_core.data.rows import demonstration_rows
-from dare_core.diffusion.corruption import build_views
+from dare_core.diffusion.corruption import build_views, view_noise
 from dare_core.diffusion.counts import count_mask, systematic_counts, uniform_counts
 from dare_core.diffusion.seeds import uniforms
 from dare_core.engine.microbatches import by_token_budget, view_tokens
@@ -122,6 +122,7 @@ def nelbo_views(rows: Rows, facts: ModelFacts, address: Address, draws: int) -> 
         rows,
         count_mask(uniforms(address, sample, draw, rows.tokens.shape[1]), count, response),
         mask_id=facts.mask_id,
+        noise=view_noise(facts, address, sample, draw, rows.tokens.shape[1]),
         layout=facts.layout,
         row=row,
         draw=draw,

@@ -198,7 +198,8 @@ class RolloutSection(SectionConfig):
         "even",
         description="Tokens per step: `even` = masked tokens over steps, the remainder first; `even-block` = as if the "
         "whole block were masked; `linear-time` = the whole part of n (1 - s/t), time from 1 to `schedule_eps`; "
-        "`doubling` = 2^i tokens at step i of floor(log2) of the block length, the rest at the last.",
+        "`doubling` = 2^i tokens at step i of floor(log2) of the block length, the rest at the last; "
+        "`anew` = every step decides the whole block again (uniform noise).",
     )
     schedule_eps: float = Field(1e-3, ge=0, lt=1, description="Where the `linear-time` schedule ends.")
     whole_blocks: bool = Field(

@@ -145,7 +145,14 @@ class _Toy(ModelAdapter):
         )
 
     def logits(
-        self, tokens: Tensor, valid: Tensor, where: Tensor, *, layout: AttentionLayout, prompt_length: Tensor
+        self,
+        tokens: Tensor,
+        valid: Tensor,
+        where: Tensor,
+        *,
+        layout: AttentionLayout,
+        prompt_length: Tensor,
+        condition: Tensor | None = None,
     ) -> Tensor:
         """See the interface."""
         return self._logits(tokens, tokens, valid, where, layout, prompt_length)

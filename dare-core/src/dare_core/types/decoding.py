@@ -10,8 +10,9 @@ from typing import Any, Literal, get_args
 #: how many tokens commit at a step: ``even`` = a block's masked tokens shared evenly over its steps; ``even-block`` =
 #: as if the whole block were masked, so that a block that holds prompt tokens needs fewer steps (SDAR, LLaDA2);
 #: ``linear-time`` = the whole part of n (1 - s/t) of n masked tokens, time going from 1 to ``schedule_eps`` (Dream);
-#: ``doubling`` = 2^i tokens at step i of a block, all the rest at its last step (CJ-GRPO's ascending step size)
-Schedule = Literal["even", "even-block", "linear-time", "doubling"]
+#: ``doubling`` = 2^i tokens at step i of a block, all the rest at its last step (CJ-GRPO's ascending step size);
+#: ``anew`` = every step decides the whole block again, for models of uniform noise
+Schedule = Literal["even", "even-block", "linear-time", "doubling", "anew"]
 
 
 class EosRule(StrEnum):
@@ -81,7 +82,7 @@ class DecodingSettings:
                 f"schedule {self.schedule!r} must be one of {', '.join(get_args(Schedule))}, "
                 f"schedule_eps {self.schedule_eps} in [0, 1)"
             )
-        if self.steps_per_block > self.block_length and self.schedule != "linear-time":
+        if self.steps_per_block > self.block_length and self.schedule not in ("linear-time", "anew"):
             raise ValueError(
                 f"steps_per_block {self.steps_per_block} exceeds block_length {self.block_length}: "
                 "a step without a token to commit is wasted"

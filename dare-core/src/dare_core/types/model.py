@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 BlockOrigin = Literal["global", "response", "prompt-end"]
+Noise = Literal["mask", "uniform"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +20,22 @@ class AttentionLayout:
         origin: where blocks are counted from: ``global`` = the row's first valid position, so that a block
             may hold the prompt's tail and the first response tokens; ``response`` = restart at the response;
             ``prompt-end`` = counted from the response both ways, so that the first prompt block may be short.
+        finished: how clean tokens (the prompt, finished blocks) attend under a ``block`` layout: by ``block``, or
+            ``causal`` = each sees itself and what is left of it. The block that is denoised sees all of itself.
     """
 
     kind: Literal["full", "block"] = "full"
     block_length: int | None = None
     origin: BlockOrigin = "global"
+    finished: Literal["block", "causal"] = "block"
 
     def __post_init__(self) -> None:
         if self.kind == "block" and (self.block_length is None or self.block_length < 1):
             raise ValueError(f"a block layout needs block_length >= 1, not {self.block_length}")
         if self.kind == "full" and self.block_length is not None:
             raise ValueError("a full layout has no block_length")
+        if self.kind == "full" and self.finished != "block":
+            raise ValueError("a full layout has no finished blocks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class ModelFacts:
         kind: the model kind that states them.
         diffusion: ``masked`` or ``block``.
         vocab_size: rows of the output head, V.
-        mask_id: the mask token, or None for uniform-noise models.
+        mask_id: the mask token, or None for models of uniform noise; see :attr:`noise`.
         eos_ids: tokens that end a response; the first one is the one written by SFT.
         pad_id: filler outside rows; never scored.
         max_positions: longest row the model was made for, in tokens.
@@ -62,6 +68,11 @@ class ModelFacts:
     head_rows_unused: int | None = None
     first_token_given: bool = False
     extra_ids: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def noise(self) -> Noise:
+        """What an undecided position holds: the ``mask`` token, or a token drawn ``uniform`` from the vocabulary."""
+        return "uniform" if self.mask_id is None else "mask"
 
     def __post_init__(self) -> None:
         named = {

@@ -113,7 +113,9 @@ def _on_rewards(
 def dare_likelihood_estimators() -> Iterable[Component]:
     """ELBO estimates, per row or per view as their options say."""
     return [
-        _estimator("bernoulli", "ELBO from independently masked tokens at random times", "arXiv:2502.09992"),
+        _estimator(
+            "bernoulli", "ELBO from independently hidden tokens at random times", "arXiv:2502.09992", mask=False
+        ),
         _estimator(
             "count-stratified", "ELBO from exact numbers of masked tokens, one to all, stratified", "arXiv:2502.09992"
         ),
@@ -156,7 +158,9 @@ def _estimates_as_taken(plan: RunPlan) -> Iterable[Problem]:
     return [Problem(message, "likelihood.per", hint=f"set it to '{wanted[0]}'")]
 
 
-def _estimator(kind: str, summary: str, paper: str, provides: frozenset[str] = _EITHER) -> Component:
+def _estimator(
+    kind: str, summary: str, paper: str, provides: frozenset[str] = _EITHER, *, mask: bool = True
+) -> Component:
     name = "".join(part.capitalize() for part in kind.split("-"))
     config = f"{name}EstimatorSection" if kind in ("espo", "spg") else f"{name}Section"
     return Component(
@@ -166,6 +170,6 @@ def _estimator(kind: str, summary: str, paper: str, provides: frozenset[str] = _
         summary=summary,
         requires=("torch",),
         provides=provides,
-        needs=frozenset({"token-logp"}),
+        needs=frozenset({"token-logp", "mask-token"} if mask else {"token-logp"}),
         paper=paper,
     )

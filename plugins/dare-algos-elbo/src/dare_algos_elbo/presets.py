@@ -42,6 +42,14 @@ SFT_PRESETS: Mapping[str, Mapping[str, Any]] = {
         "optim.weight_decay": 0.01,
         "optim.batch_size": 8,
     },
+    "uniform": {
+        "algorithm.supervise_padding": False,
+        "algorithm.loss_normalizer": "supervised-tokens",
+        "likelihood.weight": "none",
+        "likelihood.score_kept": True,
+        "optim.lr": 1e-5,
+        "optim.weight_decay": 0.0,
+    },
     "mdlm": {
         "algorithm.loss_normalizer": "supervised-tokens",
         "optim.lr": 2e-5,

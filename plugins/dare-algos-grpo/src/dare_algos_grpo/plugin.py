@@ -155,7 +155,7 @@ def _token_estimators() -> list[Component]:
             summary="one forward on the fully masked response, prompt partly masked",
             requires=("torch",),
             provides=frozenset({"token-estimate"}),
-            needs=frozenset({"token-logp"}),
+            needs=frozenset({"token-logp", "mask-token"}),
             paper="arXiv:2504.12216",
         ),
         Component(
@@ -165,7 +165,7 @@ def _token_estimators() -> list[Component]:
             summary="a complementary pair of masks averaged with the full mask",
             requires=("torch",),
             provides=frozenset({"token-estimate"}),
-            needs=frozenset({"token-logp"}),
+            needs=frozenset({"token-logp", "mask-token"}),
             paper="arXiv:2506.20639",
         ),
         Component(
@@ -175,7 +175,7 @@ def _token_estimators() -> list[Component]:
             summary="one forward per response position, exact for left-to-right decoding",
             requires=("torch",),
             provides=frozenset({"token-estimate"}),
-            needs=frozenset({"token-logp"}),
+            needs=frozenset({"token-logp", "mask-token"}),
             paper="arXiv:2601.15165",
         ),
     ]
@@ -190,7 +190,7 @@ def _view_token_estimators() -> list[Component]:
             summary="one forward per denoising step of the rollout, replayed from commit steps",
             requires=("torch",),
             provides=frozenset({"view-token-estimate"}),
-            needs=frozenset({"token-logp", "commit-step"}),
+            needs=frozenset({"token-logp", "mask-token", "commit-step"}),
             paper="arXiv:2509.23924",
         ),
         Component(
@@ -200,7 +200,7 @@ def _view_token_estimators() -> list[Component]:
             summary="one forward per chosen denoising step of the rollout, scoring its guess",
             requires=("torch",),
             provides=frozenset({"view-token-estimate", "snapshot-estimate"}),
-            needs=frozenset({"token-logp", "snapshots"}),
+            needs=frozenset({"token-logp", "mask-token", "snapshots"}),
             paper="arXiv:2508.13148",
         ),
         Component(
@@ -210,7 +210,7 @@ def _view_token_estimators() -> list[Component]:
             summary="random shares of the response hidden, each mask a view of its own",
             requires=("torch",),
             provides=frozenset({"view-token-estimate"}),
-            needs=frozenset({"token-logp"}),
+            needs=frozenset({"token-logp", "mask-token"}),
             paper="arXiv:2509.06949",
         ),
     ]

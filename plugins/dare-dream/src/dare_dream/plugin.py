@@ -18,7 +18,7 @@ def dare_model_adapters() -> Iterable[Component]:
             config="dare_dream.config:DreamSection",
             summary="Dream-v0-Base-7B, Dream-v0-Instruct-7B, DiffuCoder and fresh models of that architecture",
             requires=("torch", "transformers", "safetensors", "tokenizers", "jinja2"),
-            provides=frozenset({"masked", "token-logp", "kv-approx", "value-head"}),
+            provides=frozenset({"masked", "token-logp", "mask-token", "kv-approx", "value-head"}),
             # The published sampler, with the order that the model card recommends; its code's default is `origin`.
             defaults={"rollout.selection.kind": "entropy", "rollout.schedule": "linear-time"},
             paper="arXiv:2508.15487",

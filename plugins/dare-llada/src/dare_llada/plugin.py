@@ -8,7 +8,7 @@ from typing import Any
 from dare_core.api import Component, hookimpl
 
 _REQUIRES = ("torch", "transformers", "safetensors", "tokenizers", "jinja2")
-_PROVIDES = frozenset({"masked", "token-logp", "kv-approx", "value-head"})
+_PROVIDES = frozenset({"masked", "token-logp", "mask-token", "kv-approx", "value-head"})
 
 
 @hookimpl

@@ -36,7 +36,7 @@ def dare_model_adapters() -> Iterable[Component]:
             config="dare_llada2.config:Llada2Section",
             summary="LLaDA2.0 and LLaDA2.1 (mini 16B-A1B, flash 100B) and fresh models of that architecture",
             requires=("torch", "transformers", "safetensors", "tokenizers", "jinja2"),
-            provides=frozenset({"block", "token-logp", "kv-exact", "value-head"}),
+            provides=frozenset({"block", "token-logp", "mask-token", "kv-exact", "value-head"}),
             defaults=_DECODING,
             presets={"edit-quality": _editing(0.7, 0.5), "edit-speed": _editing(0.5, 0.0)},
             paper="arXiv:2512.15745",

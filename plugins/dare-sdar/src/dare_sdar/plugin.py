@@ -8,7 +8,7 @@ from typing import Any
 from dare_core.api import Component, hookimpl
 
 _REQUIRES = ("torch", "transformers", "safetensors", "tokenizers", "jinja2")
-_PROVIDES = frozenset({"block", "token-logp", "kv-exact", "value-head"})
+_PROVIDES = frozenset({"block", "token-logp", "mask-token", "kv-exact", "value-head"})
 #: the published sampler: dynamic threshold 0.85, whole blocks, quotas as for a whole block, end at a stop id
 _DECODING = {
     "rollout.selection.kind": "dynamic-threshold",

@@ -13,6 +13,11 @@ Options that published trainers use, and that leave the ELBO: other weights (``n
 (LLaDA2, arXiv:2512.15745), ``redraws`` (SDAR, arXiv:2510.06303: a row without a hidden token is drawn again, and at
 last one token is hidden), ``end_run_as_one``, ``crop``. ``complementary`` views keep the mean: the complement is hidden
 with the share 1 - t and weighted accordingly; in random numbers it is the draw 1 - u, so these are antithetic pairs.
+
+Models without a mask token see random tokens at hidden positions (:mod:`dare_core.diffusion.corruption`); the bound
+holds for them too. ``score_kept`` adds the response's other tokens with weight 1, as those models are trained to tell
+which tokens to keep; with ``weight: none`` this is the cross-entropy at every position, D3PM's auxiliary term
+(arXiv:2107.03006, eq. 5).
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from torch import Tensor
 from dare_algos_elbo.estimators.config import BernoulliSection
 from dare_algos_elbo.estimators.draws import DrawEstimator, Lines, targeted
 from dare_algos_elbo.estimators.token_weights import closing_run, focal_logp, neighbour_weights
-from dare_core.diffusion.corruption import bernoulli_mask, build_views, times
+from dare_core.diffusion.corruption import bernoulli_mask, build_views, times, view_noise
 from dare_core.diffusion.counts import uniform_counts
 from dare_core.diffusion.schedules import alpha, elbo_weight
 from dare_core.diffusion.seeds import batch_uniforms, uniforms
@@ -45,6 +50,7 @@ class Bernoulli(DrawEstimator):
         """``lower`` with the ELBO's weights over the whole range of times, up to the clamp."""
         c = self.config
         plain = c.weight == "elbo" and c.time_high == 1.0 and c.crop == "none" and c.focal_power is None
+        plain = plain and not c.score_kept
         return "lower" if plain and not c.redraws and not c.end_run_as_one else "surrogate"
 
     @property
@@ -74,14 +80,21 @@ class Bernoulli(DrawEstimator):
             time = torch.stack([time, (1 - time).clamp(min=self.config.time_low)], dim=1).flatten()
             draw = torch.stack([2 * draw, 2 * draw + 1], dim=1).flatten()
         row = lines.row.repeat_interleave(pair)
+        weight = self._weight(time, hidden, rows.valid[row])
+        scored = None
+        if self.config.score_kept:
+            weight, scored = torch.where(hidden, weight, 1.0), rows.response[row]
+        owner = lines.owner.repeat_interleave(pair)
         return build_views(
             rows,
             hidden,
             mask_id=context.facts.mask_id,
+            noise=view_noise(context.facts, context.address, owner, draw, hidden.shape[1]),
             layout=context.layout,
             row=row,
             draw=draw,
-            weight=self._weight(time, hidden, rows.valid[row]),
+            scored=scored,
+            weight=weight,
         )
 
     def reduce(self, views: Views, scores: Scores, rows: Rows) -> Estimate:

@@ -43,6 +43,11 @@ class BernoulliSection(ElboSection):
         description="Times that time and mask are drawn anew where nothing is hidden; after them one token is hidden. "
         "0 = such draws stay empty.",
     )
+    score_kept: bool = Field(
+        False,
+        description="Score the response tokens that are not hidden as well, with weight 1: for models of uniform "
+        "noise, which cannot know what is noise. No bound of the likelihood.",
+    )
     complementary: bool = Field(False, description="A second view per draw hides what the first one shows.")
     end_run_as_one: bool = Field(
         False, description="The end tokens that close a response are hidden together, or not at all."

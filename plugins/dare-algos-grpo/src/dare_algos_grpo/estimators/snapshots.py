@@ -46,7 +46,13 @@ class StepGuesses(LikelihoodEstimator):
     config: SnapshotsSection
 
     def plan(self, rows: Rows, context: PlanContext) -> Views:
-        """Views ordered by (row, forward); ``draw`` is the forward, ``weight`` the recorded confidence."""
+        """Views ordered by (row, forward); ``draw`` is the forward, ``weight`` the recorded confidence.
+
+        Raises:
+            UserError: the model has no mask token, by which guessed positions are told.
+        """
+        if context.facts.mask_id is None:
+            raise UserError(Problem("this model has no mask token: no position is a masked one", path="likelihood"))
         snapshots = recorded_snapshots(rows)
         everything = torch.arange(len(snapshots.row), device=snapshots.row.device)
         # Snapshots stand in the order of rows and forwards.
