@@ -25,8 +25,8 @@ from dare_core.testing.fake_distributions import installed
 from dare_core.testing.toy_models import ToyBlock, ToyMasked
 from dare_core.types import Address, Demonstration, LossInputs, Message, Progress, Prompt, Rows
 
-#: the tiny LLaDA-MoE's template does not end its turns
-KINDS = [family.kind for family in FAMILIES if family.kind != "llada-moe"]
+#: families whose templates end each answer with the end token, and whose blocks are counted from the row's first token
+KINDS = ["llada", "dream", "sdar", "sdar-moe", "llada2"]
 TURNS = (
     Message("user", "What is 2+2?"),
     Message("assistant", "It is 4."),
