@@ -20,6 +20,8 @@ from tests.made_inputs import verdicts_of
 from dare_algos_grpo.config import TraceRlSection, TrajectorySection
 from dare_algos_grpo.estimators.trajectory import Trajectory
 from dare_algos_grpo.tracerl import TraceRl
+from dare_core.catalog import Catalog
+from dare_core.components import Slot
 from dare_core.interfaces import ModelAdapter
 from dare_core.loops.inner import InnerUpdates, Learner
 from dare_core.loops.update import replay
@@ -27,7 +29,12 @@ from dare_core.testing.command import run_dare_here
 from dare_core.testing.fake_distributions import FakeDistribution, installed
 from dare_core.testing.toy_models import ToyBlock, ToyMasked
 
-FAMILY = {family.kind: family for family in FAMILIES}
+CATALOG = Catalog.load()
+FAMILY = {
+    family.kind: family
+    for family in FAMILIES
+    if "value-head" in CATALOG.find(Slot.MODEL, family.kind).component.provides
+}
 TOY = {"masked": ToyMasked, "block": ToyBlock}
 kinds = pytest.mark.parametrize("kind", TOY)
 
@@ -224,9 +231,30 @@ def test_a_head_of_another_width_is_refused_by_name(folders, tmp_path):
 # -- runs --------------------------------------------------------------------------------------------
 
 
+PLAIN = FakeDistribution(
+    name="dare-plain",
+    source="""
+from dare_core.api import Component, hookimpl
+
+
+@hookimpl
+def dare_model_adapters():
+    return [
+        Component(
+            kind="plain",
+            target="dare_core.testing.toy_models:ToyMasked",
+            config="dare_core.testing.toy_config:ToyMaskedSection",
+            summary="a family without a value head",
+            provides=frozenset({"masked", "token-logp", "mask-token"}),
+        )
+    ]
+""",
+)
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    with installed(tmp_path_factory.mktemp("site"), TOYS) as folder:
+    with installed(tmp_path_factory.mktemp("site"), TOYS, PLAIN) as folder:
         yield folder
 
 
@@ -314,32 +342,10 @@ def test_a_misspelt_option_of_the_value_model_is_named(tmp_path, site):
     assert "algorithm.value_model.learning_rate" in result.stderr
 
 
-PLAIN = FakeDistribution(
-    name="dare-plain",
-    source="""
-from dare_core.api import Component, hookimpl
-
-
-@hookimpl
-def dare_model_adapters():
-    return [
-        Component(
-            kind="plain",
-            target="dare_core.testing.toy_models:ToyMasked",
-            config="dare_core.testing.toy_config:ToyMaskedSection",
-            summary="a family without a value head",
-            provides=frozenset({"masked", "token-logp"}),
-        )
-    ]
-""",
-)
-
-
-def test_a_model_that_carries_no_value_head_is_refused_before_it_is_loaded(tmp_path):
-    with installed(tmp_path / "site", PLAIN):
-        spec = value_spec(model__kind="plain")
-        result = run_dare_here("validate", str(write_spec(tmp_path, spec)), folder=tmp_path)
-        assert result.code == 2
-        assert "algorithm 'tracerl' needs 'value-head'" in result.stderr
-        spec["algorithm"]["value_model"] = None
-        assert run_dare_here("validate", str(write_spec(tmp_path, spec)), folder=tmp_path).code == 0
+def test_a_model_that_carries_no_value_head_is_refused_before_it_is_loaded(tmp_path, site):
+    spec = value_spec(model__kind="plain")
+    result = run_dare_here("validate", str(write_spec(tmp_path, spec)), folder=tmp_path)
+    assert result.code == 2
+    assert "algorithm 'tracerl' needs 'value-head'" in result.stderr
+    spec["algorithm"]["value_model"] = None
+    assert run_dare_here("validate", str(write_spec(tmp_path, spec)), folder=tmp_path).code == 0

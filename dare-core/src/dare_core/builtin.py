@@ -77,7 +77,9 @@ def dare_rollout_backends() -> Iterable[Component]:
             config="dare_core.rollout.config:NativeSection",
             summary="decodes with the live model, exactly",
             requires=("torch",),
-            provides=frozenset({"sampling", "logp", "commit-step", "snapshots", "tree", "weight-sync", "adapters"}),
+            provides=frozenset(
+                {"sampling", "logp", "commit-step", "snapshots", "tree", "mixture", "weight-sync", "adapters"}
+            ),
         )
     ]
 

@@ -29,6 +29,7 @@ VOCABULARY: MappingProxyType[str, tuple[Slot, str]] = MappingProxyType(
         "commit-step": (Slot.ROLLOUT, "the denoising forward that committed each token; replay is exact"),
         "snapshots": (Slot.ROLLOUT, "inputs, guesses and confidences of each denoising forward on demand"),
         "tree": (Slot.ROLLOUT, "rollouts that branch during denoising"),
+        "mixture": (Slot.ROLLOUT, "samples from a mixture of two policies' logits"),
         "weight-sync": (Slot.ROLLOUT, "weights can be replaced between rollouts"),
         "adapters": (Slot.ROLLOUT, "generates with a LoRA adapter attached"),
         "row-estimate": (Slot.LIKELIHOOD, "one value per row [B]"),

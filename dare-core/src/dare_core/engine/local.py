@@ -67,7 +67,7 @@ class LocalEngine(Engine):
         """See :meth:`Engine.score`."""
         if parts is None:
             parts = by_token_budget(view_tokens(views), self.config.tokens_per_microbatch)
-        with torch.no_grad(), self._policy(policy):
+        with torch.no_grad(), self.policy(policy):
             return _scattered([(part, self._forward(views.take(part), entropy)) for part in parts], views)
 
     def _forward(self, views: Views, entropy: bool) -> Scores:
@@ -213,8 +213,9 @@ class LocalEngine(Engine):
         finally:
             self._module.eval()
 
-    def _policy(self, policy: PolicyName) -> AbstractContextManager[None]:
-        if policy == "live":
+    def policy(self, name: PolicyName) -> AbstractContextManager[None]:
+        """See :meth:`Engine.policy`."""
+        if name == "live":
             return nullcontext()
         if self._reference is None:
             raise ValueError("this engine was built without a reference policy")

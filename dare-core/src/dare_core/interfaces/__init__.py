@@ -18,7 +18,7 @@ from dare_core.interfaces.evaluator import (
 from dare_core.interfaces.likelihood import LikelihoodEstimator, PlanContext
 from dare_core.interfaces.model import ModelAdapter, TextCodec
 from dare_core.interfaces.reward import Reward
-from dare_core.interfaces.rollout import RolloutBackend, RolloutRequest
+from dare_core.interfaces.rollout import LogitMixture, RolloutBackend, RolloutRequest
 from dare_core.interfaces.tracker import Tracker
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "ItemEvaluator",
     "KeyValueCache",
     "LikelihoodEstimator",
+    "LogitMixture",
     "Measure",
     "ModelAdapter",
     "Objective",

@@ -37,6 +37,11 @@ class Algorithm(ABC):
         return 1
 
     @property
+    def reference_share(self) -> float:
+        """Share of the reference policy's logits in those that rollouts are sampled from; 0 = only the live ones."""
+        return 0.0
+
+    @property
     def refill_rounds(self) -> int:
         """Rounds of further prompts, at most, that replace groups without a usable advantage in a step's batch."""
         return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -132,6 +133,14 @@ class Engine(ABC):
             parts: indices [M] of views to compute together, each view once; default: micro-batches by token budget.
                 The last bits of a score depend on its neighbours, so policies to be compared exactly share them.
         """
+
+    def policy(self, name: PolicyName) -> AbstractContextManager[None]:
+        """While open, the adapter is this policy; for rollouts that mix policies.
+
+        Raises:
+            TypeError: the engine cannot switch the adapter.
+        """
+        raise TypeError(f"{type(self).__name__} cannot switch its adapter to the {name} policy")
 
     @abstractmethod
     def accumulate(self, views: Views, upstream: Scores) -> None:

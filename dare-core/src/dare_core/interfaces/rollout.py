@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,19 @@ if TYPE_CHECKING:
 
     from dare_core.interfaces.model import ModelAdapter
     from dare_core.spec.sections import RolloutSection
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogitMixture:
+    """Sample from ``(1 - share) x logits + share x logits of another policy``.
+
+    Attributes:
+        share: of the other policy, in (0, 1].
+        other: while the context it opens is open, the backend's adapter is the other policy.
+    """
+
+    share: float
+    other: Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +43,7 @@ class RolloutRequest:
         tree: how responses of a prompt branch off each other; ``samples`` is then its number of leaves, and the
             snapshots are its segments. Given only to backends that provide ``tree``.
         policy_version: recorded with the rollout.
+        mixture: another policy to mix in. Given only to backends that provide ``mixture``.
         watch: called after every denoising forward, by backends that run the loop here; others never call it.
     """
 
@@ -39,6 +54,7 @@ class RolloutRequest:
     snapshots: bool = False
     tree: TreeShape | None = None
     policy_version: int = 0
+    mixture: LogitMixture | None = None
     watch: Watch | None = None
 
 

@@ -190,7 +190,8 @@ def _learner(parts: Parts, adapter: ModelAdapter) -> Learner:
         optim=plan.optim,
         peft=plan.peft,
         total_updates=plan.run.steps * algorithm.inner_updates,
-        keep_reference=algorithm.uses_reference and algorithm.reference_cache is None,
+        keep_reference=(algorithm.uses_reference and algorithm.reference_cache is None)
+        or algorithm.reference_share > 0,
         seed=plan.run.seed,
     )
     mode = choice.config.update if isinstance(choice.config, EngineSection) else "auto"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dare_core.data.batches import BatchOrder
 from dare_core.data.rows import demonstration_rows, one_turn_each, pair_rows
-from dare_core.interfaces import Reward, RolloutBackend, RolloutRequest, TextCodec
+from dare_core.interfaces import LogitMixture, Reward, RolloutBackend, RolloutRequest, TextCodec
 from dare_core.loops.inner import Learner
 from dare_core.loops.prefixes import with_prefix_scores
 from dare_core.loops.session import Session
@@ -58,6 +59,7 @@ class OnlineJob:
 
     def request(self, prompts: Sequence[Prompt], step: int) -> RolloutRequest:
         """What to generate for a training step."""
+        share = self.learner.algorithm.reference_share
         return RolloutRequest(
             prompts=prompts,
             samples=self.samples,
@@ -65,6 +67,9 @@ class OnlineJob:
             address=Address(self.learner.seed, "rollout", step),
             snapshots=self.snapshots,
             tree=self.learner.algorithm.tree,
+            mixture=LogitMixture(share=share, other=partial(self.learner.engine.policy, "reference"))
+            if share
+            else None,
             policy_version=step,
         )
 

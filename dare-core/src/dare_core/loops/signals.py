@@ -119,7 +119,8 @@ def rollout_gap(learner: Learner, rollout: Rollout, settings: DecodingSettings, 
     tokens it committed are compared. Empty where the backend records no log-probabilities or commit steps, or where
     guidance or suppression make them those of another distribution.
     """
-    views = _replayed_forward(learner, rollout, step) if _comparable(rollout, settings) else None
+    comparable = _comparable(rollout, settings) and not learner.algorithm.reference_share
+    views = _replayed_forward(learner, rollout, step) if comparable else None
     if views is None or rollout.logp is None:
         return {}
     trained = learner.engine.score(views, "live").logp.to(torch.float64)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
 
 from dare_core.diffusion.denoise import DenoiseResult, denoise
+from dare_core.diffusion.mixture import MixedForwards
 from dare_core.diffusion.rollouts import evaluating, rollout_of, sample_rows
 from dare_core.diffusion.trees import decode_tree
 from dare_core.interfaces import ModelAdapter, RolloutBackend, RolloutRequest
@@ -49,7 +51,8 @@ class NativeBackend(RolloutBackend):
         sample_id: Tensor,
         request: RolloutRequest | None,
     ) -> DenoiseResult:
-        return denoise(
+        mixture = None if request is None else request.mixture
+        result = denoise(
             self.adapter,
             tokens,
             settings,
@@ -60,5 +63,8 @@ class NativeBackend(RolloutBackend):
             snapshots=request is not None and request.snapshots,
             rows_per_batch=self.config.rows_per_batch,
             cache=self.config.cache == "auto",
+            forwards=None if mixture is None else partial(MixedForwards, self.adapter, mixture),
             watch=None if request is None else request.watch,
         )
+        # Each step evaluates both policies.
+        return result if mixture is None else replace(result, forwards=2 * result.forwards)

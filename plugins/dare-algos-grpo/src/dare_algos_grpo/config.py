@@ -261,6 +261,17 @@ class Wd1Section(GroupPolicySection):
     repel_weight: float = Field(
         1.0, ge=0, description="Weight of the term that lowers the likelihood of poor responses; 0 = attract only."
     )
+    reference_share: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of the reference policy's logits in those sampled from; 0 = the policy alone.",
+    )
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """A decoder that mixes policies, if it is to."""
+        return frozenset({"mixture"}) if self.reference_share else frozenset()
 
 
 class OneStepSection(SectionConfig):

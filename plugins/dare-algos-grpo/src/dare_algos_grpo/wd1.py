@@ -28,6 +28,11 @@ class Wd1(GroupPolicy):
     config: Wd1Section
 
     @property
+    def reference_share(self) -> float:
+        """``reference_share`` of the section."""
+        return self.config.reference_share
+
+    @property
     def fresh_views(self) -> bool:
         """Each inner update hides other prompt tokens."""
         return True
