@@ -1,7 +1,7 @@
 """What evaluation adds to the decoder's own time: ``python benchmarks/evaluation.py [--questions 24]``.
 
-A random model in LLaDA's layout answers GSM8K by the same path as ``dare eval``: prompts, decoding, verdicts, items written
-one by one, metrics. Everything outside the decoder counts as added. The target is under 3 %.
+A random model in LLaDA's layout answers GSM8K by the same path as ``dare eval``: prompts, decoding, verdicts, items
+written one by one, metrics. Everything outside the decoder counts as added. The target is under 3 %.
 """
 
 from __future__ import annotations

@@ -85,8 +85,10 @@ def test_an_evaluation_leaves_protocol_items_and_result(place, tmp_path):
     assert {"text", "answer", "status", "score", "tokens"} <= items[0]["responses"][0].keys()
 
 
-@pytest.mark.parametrize("task", ["letters.yaml", "endings.yaml"])
-def test_a_kill_costs_no_finished_item_and_changes_no_byte(place, tmp_path, monkeypatch, task):
+@pytest.mark.parametrize(
+    ("task", "at"), [("letters.yaml", 0), ("letters.yaml", 5), ("letters.yaml", 9), ("endings.yaml", 5)]
+)
+def test_a_kill_costs_no_finished_item_and_changes_no_byte(place, tmp_path, monkeypatch, task, at):
     name = Path(task).stem
     run(place, "-o", str(tmp_path / "whole"), "--set", "rollout.rows_per_batch=2", task=task)
     produced: list[str] = []
@@ -101,9 +103,9 @@ def test_a_kill_costs_no_finished_item_and_changes_no_byte(place, tmp_path, monk
     append = EvaluationFolder.append
 
     def killed(file, item):
-        if item["key"] == "q5":
+        if item["key"] == f"q{at}":
             with file.open("a") as out:
-                out.write('{"key": "q5", "ind')  # cut in the middle of a line
+                out.write(f'{{"key": "q{at}", "ind')  # cut in the middle of a line
             raise KeyboardInterrupt
         append(file, item)
 
@@ -113,7 +115,7 @@ def test_a_kill_costs_no_finished_item_and_changes_no_byte(place, tmp_path, monk
     monkeypatch.setattr(EvaluationFolder, "append", staticmethod(append))
     produced.clear()
     assert run(place, *command, task=task).code == 0
-    assert produced == [f"q{i}" for i in range(5, len(QUESTIONS))]
+    assert produced == [f"q{i}" for i in range(at, len(QUESTIONS))]
     assert files_of(tmp_path / "killed" / name) == files_of(tmp_path / "whole" / name)
     produced.clear()
     assert run(place, *command, task=task).code == 0
