@@ -155,12 +155,16 @@ def test_results_that_hold_no_score_are_failures(tmp_path, content, said):
 
 
 def test_an_interval_stands_where_each_row_is_known(tmp_path):
-    (tmp_path / "one.json").write_text(
-        '{"accuracy (2 runs average)": 50.0, "details": [{"correct": true}, {"correct": false}]}'
-    )
+    rows = [{"predictions": {"correct": [hit]}, "example_abbr": str(hit)} for hit in (True, False)]
     items = [{"key": f"one/{n}", "tokens": 1, "finish": "eos"} for n in range(2)]
+    (tmp_path / "one.json").write_text(json.dumps({"accuracy": 50.0, "details": rows}))
     found = measures(["one"], tmp_path, items, "accuracy")["accuracy"]
     assert (found.value, found.count, found.method) == (0.5, 2, "wilson")
+    (tmp_path / "one.json").write_text(
+        json.dumps({"accuracy (2 runs average)": 50.0, "details": [{"predictions": {}}]})
+    )
+    found = measures(["one"], tmp_path, items, "accuracy")["accuracy"]
+    assert (found.value, found.low) == (0.5, None)
 
 
 @pytest.mark.parametrize(

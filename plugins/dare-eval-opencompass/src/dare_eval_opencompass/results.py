@@ -70,13 +70,23 @@ def _headline(result: Mapping[str, Any], metric: str, name: str) -> float:
 
 
 def _hits(result: Mapping[str, Any]) -> list[bool] | None:
-    """Of each row whether it is right, where the file says so."""
+    """Of each row whether it is right, where the file says so for one response per row."""
     details = result.get("details")
     rows = list(details.values()) if isinstance(details, dict) else details
     if not isinstance(rows, list):
         return None
-    said = [row.get("correct") for row in rows if isinstance(row, dict)]
-    return [bool(one) for one in said] if said and all(isinstance(one, bool) for one in said) else None
+    said = [_hit(row) for row in rows if isinstance(row, dict)]
+    hits = [one for one in said if one is not None]
+    return hits if hits and len(hits) == len(rows) else None
+
+
+def _hit(row: Mapping[str, Any]) -> bool | None:
+    """OpenCompass gathers what it says of a row's responses in lists below ``predictions``."""
+    gathered = row.get("predictions")
+    said = gathered.get("correct") if isinstance(gathered, dict) else row.get("correct")
+    if isinstance(said, list):
+        said = said[0] if len(said) == 1 else None
+    return said if isinstance(said, bool) else None
 
 
 def _with_interval(value: float, hits: list[bool] | None, count: int) -> Measure:
