@@ -287,6 +287,19 @@ def line(
     }
 
 
+def cost(shape: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Seconds of a whole run by samples, at :data:`BLOCK` new tokens, and by new tokens, for one sample."""
+    adapter = llada(shape, torch.float32)
+    windows = {name: partial(window_rows, adapter, WindowPolicy(name)) for name in ("prefix", "dual")}
+    columns = [Column("exact", None), *(Column(name, forwards) for name, forwards in windows.items())]
+    sizes = [*((batch, BLOCK) for batch in (1, 2, 4, 8)), *((1, new) for new in (64, 128, 256))]
+    for column in columns:
+        for batch, new in sizes:
+            runs = [run_column(adapter, column, batch, 0.0, 2, new) for _ in range(options.repeat)]
+            seconds = min(run.whole_run() for run in runs)
+            yield {"model": shape, "decoder": column.name, "batch": batch, "new": new, "s": seconds}
+
+
 def bfloat16(shape: str, batch: int, options: argparse.Namespace) -> dict[str, Any]:
     """The exact decoder in bfloat16 against float32, and how often both prefer the same token in one forward."""
     wide = llada(shape, torch.float32)
@@ -332,6 +345,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="cpu: for a busy machine, one thread")
     parser.add_argument("--bfloat16", action="store_true")
+    parser.add_argument("--cost", action="store_true", help="seconds by samples and by new tokens instead")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     options = parser.parse_args()
     global clock
@@ -343,6 +357,9 @@ def main() -> None:
 
 def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for shape in options.models:
+        if options.cost:
+            yield from cost(shape, options)
+            continue
         for batch in options.batch:
             for temperature in options.temperature if batch > 1 else [0.0]:
                 yield from report(shape, batch, temperature, options)
