@@ -43,6 +43,8 @@ class Family:
         section: its model section.
         write: writes a tiny published folder: ``write(folder, seed=, shards=, dtype=, **config_keys)``.
         spread: config keys that make fresh weights large enough for logits to differ.
+        flex: ``attention: flex`` is offered.
+        stacked_experts: experts are published stacked, not one by one.
     """
 
     kind: str
@@ -50,6 +52,8 @@ class Family:
     section: type[ModelSection]
     write: Callable[..., Path]
     spread: Mapping[str, Any] = field(default_factory=lambda: {"initializer_range": 0.2})
+    flex: bool = True
+    stacked_experts: bool = False
 
     def load(
         self,
@@ -70,6 +74,13 @@ FAMILIES = (
     Family("sdar", SdarAdapter, SdarSection, write_sdar_checkpoint),
     Family("sdar-moe", SdarMoeAdapter, SdarMoeSection, write_sdar_moe_checkpoint),
     Family("llada2", Llada2Adapter, Llada2Section, write_llada2_checkpoint),
-    Family("diffusion-gemma", DiffusionGemmaAdapter, DiffusionGemmaSection, write_diffusion_gemma_checkpoint),
+    Family(
+        "diffusion-gemma",
+        DiffusionGemmaAdapter,
+        DiffusionGemmaSection,
+        write_diffusion_gemma_checkpoint,
+        flex=False,
+        stacked_experts=True,
+    ),
 )
 BLOCK_FAMILIES = tuple(family for family in FAMILIES if family.kind not in ("llada", "llada-moe", "dream"))

@@ -30,6 +30,7 @@ from dare_algos_grpo.config import (
 )
 from dare_algos_grpo.d1 import D1
 from dare_core.api import Component, SectionConfig
+from dare_core.engine.config import LocalSection
 from dare_core.interfaces import Algorithm
 from dare_core.loops.update import update
 from dare_core.rollout.config import NativeSection
@@ -221,7 +222,7 @@ def test_contradicting_options_are_refused(options, message):
         D1Section(**options)
 
 
-SECTIONS = {"rollout": NativeSection, "optim": OptimSection, "peft": PeftSection}
+SECTIONS = {"rollout": NativeSection, "optim": OptimSection, "peft": PeftSection, "engine": LocalSection}
 ESTIMATORS = {component.kind: component for component in plugin.dare_likelihood_estimators()}
 
 

@@ -129,7 +129,8 @@ def test_the_mixture_is_told_from_the_dense_model_whose_type_it_shares(config):
 
 def test_the_component_claims_only_what_stands():
     components = {component.kind: component.provides for component in dare_model_adapters()}
-    assert components == {kind: {"masked", "token-logp", "mask-token", "kv-approx"} for kind in ("llada", "llada-moe")}
+    claimed = {"masked", "token-logp", "mask-token", "kv-approx", "value-head"}
+    assert components == dict.fromkeys(("llada", "llada-moe"), claimed)
 
 
 def test_unknown_options_are_refused():
