@@ -10,8 +10,12 @@ import torch
 from safetensors.torch import load_file
 from tests.executor.toy_runs import PROMPTS, TOYS, online_spec, write_spec
 
+from dare_core.spec.sections import PeftSection
 from dare_core.testing.command import run_dare_here
 from dare_core.testing.fake_distributions import installed
+from dare_llada.adapter import LladaAdapter
+from dare_llada.config import LladaSection
+from dare_llada.testing import write_llada_checkpoint
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -134,3 +138,16 @@ def test_wrong_arguments_of_generate_are_explained(trained, arguments, said):
     result = run_dare_here("generate", *arguments, folder=trained)
     assert result.code == 2
     assert said in result.stderr
+
+
+def test_an_adapter_of_another_size_is_named_before_weights_are_read(tmp_path):
+    small, large = (write_llada_checkpoint(tmp_path / name, d_model=size) for name, size in (("a", 32), ("b", 64)))
+    trained = LladaAdapter.load(LladaSection(path=str(small)), device=torch.device("cpu"), dtype=torch.float32)
+    trained.attach_peft(PeftSection(kind="lora", r=2, alpha=4))
+    trained.save_adapter(tmp_path / "adapter")
+    for weights in large.glob("*.safetensors"):
+        weights.write_bytes(b"not weights")
+    arguments = ("--model", str(large), "--adapter", str(tmp_path / "adapter"), "--plain", "ab")
+    result = run_dare_here("generate", *arguments, folder=tmp_path)
+    assert result.code == 2, result.stdout + result.stderr
+    assert "lora_A.weight has shape (2, 32); expected (2, 64)" in result.stderr

@@ -17,7 +17,7 @@ from dare_core.spec.sections import ModelSection, PeftSection
 
 
 def load_model(choice: Choice, peft: PeftSection | None, seed: int) -> ModelAdapter:
-    """The model of a section with its adapters attached.
+    """The model of a section with its adapters attached. Trained ones are tried before weights are read.
 
     Raises:
         UserError: files do not fit, or the device does not exist.
@@ -26,6 +26,8 @@ def load_model(choice: Choice, peft: PeftSection | None, seed: int) -> ModelAdap
     if not isinstance(section, ModelSection):
         raise TypeError(f"{choice.name} is configured by {type(section).__name__}, not by a model section")
     device = device_of(section)
+    if peft is not None and peft.adapter is not None:
+        choice.target().check_peft(section, peft)
     adapter: ModelAdapter = choice.target().load(section, device=device, dtype=dtype_of(section, device), seed=seed)
     if section.quantise is not None and adapter.describe().get("quantised") != section.quantise:
         message = f"model '{choice.name}' does not load quantised bases"
