@@ -21,6 +21,7 @@ from dare_core.backbones.cache import SegmentCache
 from dare_core.backbones.fresh import initialise
 from dare_core.backbones.head import project, target_logp
 from dare_core.backbones.implementations import Attention, choose_attention
+from dare_core.backbones.narrow import narrow_products
 from dare_core.backbones.packing import Packed, pack_noisy_clean, pack_rows
 from dare_core.backbones.quantised import quantise, refuse_saving, require_quantiser
 from dare_core.backbones.reading import read_states
@@ -245,13 +246,13 @@ class TransformerAdapter(ModelAdapter):
         """See the interface. Where logits are shifted, a block's first one would need a state that is not computed."""
         if self.facts.layout.kind != "block" or self.shift:
             return None
-        return SegmentCache(slots, capacity, self._decoded_states, self._project(), window=self.window)
+        return SegmentCache(slots, capacity, self._cached_states, self._project(), window=self.window)
 
     def open_window_cache(self, slots: int, capacity: int) -> RowWindows | None:
         """See the interface: models that see whole rows."""
         if self.facts.layout.kind != "full":
             return None
-        return RowWindows(slots, capacity, self._decoded_states, self._project(), self.shift)
+        return RowWindows(slots, capacity, self._cached_states, self._project(), self.shift)
 
     def _project(self) -> Callable[[Tensor], Tensor]:
         return partial(project, weight=self._head, softcap=self.softcap)
@@ -272,6 +273,12 @@ class TransformerAdapter(ModelAdapter):
     def _decoded_states(self, packed: Packed) -> Tensor:
         """As :meth:`_read_states`; a forward that reads nothing may still fill a cache."""
         return read_states(self.module.model, packed)
+
+    def _cached_states(self, packed: Packed) -> Tensor:
+        """As :meth:`_decoded_states`, of few tokens. Scoring stays out: equal policies are to give equal bits with and
+        without gradient."""
+        with narrow_products(packed.tokens, self._head):
+            return self._decoded_states(packed)
 
     def _no_states(self) -> Tensor:
         return self._head.new_zeros((0, self._head.shape[1]))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dare_core.backbones.narrow import narrow_products
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -31,8 +29,7 @@ def read_states(model: Any, packed: Packed) -> Tensor:
     if not _is_stack(model) or _is_wrapped(model) or _is_wrapped(model.layers[-1]):
         full = model(input_ids=packed.tokens[None], position_ids=packed.positions[None], use_cache=False, **plan)
         return full.last_hidden_state[0].index_select(0, packed.read)  # type: ignore[no-any-return]
-    with narrow_products(packed.tokens, model.embed_tokens.weight):
-        return _stack_states(model, packed, plan)
+    return _stack_states(model, packed, plan)
 
 
 def _stack_states(model: Any, packed: Packed, plan: dict[str, Any]) -> Tensor:
