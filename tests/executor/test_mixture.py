@@ -56,6 +56,16 @@ def test_mixed_logits_are_those_of_the_mixed_tables(share):
     assert torch.equal(found.forwards, 2 * wanted.forwards)
 
 
+def test_guidance_and_a_mixture_are_refused_together(tmp_path):
+    with installed(tmp_path / "site", TOYS):
+        for share, code in ((0.0, 0), (0.5, 2)):
+            algorithm = {"kind": "wd1", "group_size": 4, "reference_share": share}
+            spec = write_spec(tmp_path / str(share), online_spec(algorithm=algorithm, rollout__guidance=1.0))
+            result = run_dare_here("validate", spec.name, folder=spec.parent)
+            assert result.code == code, result.stderr
+            assert ("rollout.guidance: algorithm 'wd1' needs 'mixture'" in result.stderr) == (code == 2)
+
+
 def test_wd1_samples_from_the_mixture_and_counts_both_policies(tmp_path):
     with installed(tmp_path / "site", TOYS):
         spent = {}

@@ -28,13 +28,18 @@ class DenoisingSection(RolloutSection):
         "`published` = rounded probabilities, the lower position first where they are equal.",
     )
 
-    def withheld(self) -> Mapping[str, str]:
-        """What rules that replace tokens take away: commit steps that replay, and log-probabilities of final tokens."""
+    def withheld(self) -> Mapping[str, tuple[str, str]]:
+        """What the options take away, see the base class.
+
+        Rules that replace tokens leave no commit steps that replay and no log-probabilities of final tokens; guidance
+        and a mixture of policies each say what logits are.
+        """
         rule = find_rule(SelectionRule(self.selection.kind, dict(self.selection.options)))
-        if rule.replays:
-            return {}
-        reason = f"rollout.selection {rule.kind!r} replaces committed tokens"
-        return dict.fromkeys(("commit-step", "logp"), reason)
+        found = {"mixture": ("rollout.guidance", "rollout.guidance is on")} if self.guidance else {}
+        if not rule.replays:
+            reason = f"rollout.selection {rule.kind!r} replaces committed tokens"
+            found.update(dict.fromkeys(("commit-step", "logp"), ("rollout.selection", reason)))
+        return found
 
     @model_validator(mode="after")
     def _schedule_of_the_noise(self) -> DenoisingSection:

@@ -68,8 +68,9 @@ def _capabilities(draft: Draft, catalog: Catalog) -> Iterator[Problem]:
             elif word not in provider.provides and not (slot is Slot.DATA and provider.config is None):
                 yield _mismatch(needing, provider, word, catalog, draft)
             elif isinstance(provider.config, RolloutSection) and word in provider.config.withheld():
-                message = f"{needing.title} needs '{word}' ({meaning}), but {provider.config.withheld()[word]}"
-                yield Problem(message, "rollout.selection", draft.place("rollout.selection"))
+                option, reason = provider.config.withheld()[word]
+                message = f"{needing.title} needs '{word}' ({meaning}), but {reason}"
+                yield Problem(message, option, draft.place(option))
 
 
 def _mismatch(needing: Used, provider: Used, word: str, catalog: Catalog, draft: Draft) -> Problem:

@@ -248,8 +248,8 @@ class RolloutSection(SectionConfig):
             schedule_eps=self.schedule_eps,
         )
 
-    def withheld(self) -> Mapping[str, str]:
-        """Capability words of the backend that these options take away, each with the reason."""
+    def withheld(self) -> Mapping[str, tuple[str, str]]:
+        """Capability words of the backend that these options take away: word -> (option, reason)."""
         return {}
 
 
