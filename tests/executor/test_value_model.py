@@ -342,6 +342,14 @@ def test_a_misspelt_option_of_the_value_model_is_named(tmp_path, site):
     assert "algorithm.value_model.learning_rate" in result.stderr
 
 
+def test_a_missing_folder_of_the_value_model_is_named_before_anything_is_loaded(tmp_path, site):
+    spec = value_spec()
+    spec["algorithm"]["value_model"] = {"path": "nowhere"}
+    result = run_dare_here("validate", str(write_spec(tmp_path, spec)), folder=tmp_path)
+    assert result.code == 2
+    assert f"algorithm.value_model.path: no such folder: {tmp_path / 'nowhere'}" in result.stderr
+
+
 def test_a_model_that_carries_no_value_head_is_refused_before_it_is_loaded(tmp_path, site):
     spec = value_spec(model__kind="plain")
     result = run_dare_here("validate", str(write_spec(tmp_path, spec)), folder=tmp_path)
