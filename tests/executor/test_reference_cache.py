@@ -104,7 +104,7 @@ def test_a_resumed_run_with_kept_estimates_equals_a_whole_one(tmp_path):
     ("changes", "named"),
     [
         ({"run__seed": 4}, "seed '3', here '4'; weights '"),
-        ({"likelihood__draws": 4}, "likelihood 'count-strati...', here"),
+        ({"likelihood__draws": 4}, "likelihood.draws '2', here '4'"),
         ({"data__rejected": "{bad}a"}, "data '"),
         (
             {"model__kind": "toy-block", "model__config": {"vocab_size": 8, "max_positions": 12, "block_length": 3}},
@@ -129,8 +129,13 @@ def test_a_damaged_file_is_refused(tmp_path, damage):
     if damage == "flip":
         data[-3] ^= 1
     path.write_bytes({"cut": data[:-9], "flip": data, "other": b"no tensors"}[damage])
-    with pytest.raises(UserError, match=r"the file (cannot be read|does not match its checksum).*delete it"):
+    with pytest.raises(UserError, match=r"the file (cannot be read|does not match its checksum).*delete this one"):
         ReferenceEstimates(path, {"seed": "3"})
+
+
+def test_a_folder_is_no_file_of_estimates(tmp_path):
+    with pytest.raises(UserError, match="is a folder, not a file; name a file in it"):
+        ReferenceEstimates(tmp_path, {"seed": "3"})
 
 
 def kept(folder: Path) -> Path:

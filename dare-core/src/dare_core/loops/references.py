@@ -45,6 +45,8 @@ class ReferenceEstimates:
         self.path = path
         self._key = dict(key)
         self._kept: dict[int, tuple[float, int]] = {}
+        if path.is_dir():
+            raise UserError(Problem("is a folder, not a file", path=_OPTION, where=str(path), hint="name a file in it"))
         if path.exists():
             self._read()
 
@@ -131,7 +133,8 @@ class ReferenceEstimates:
         self._kept = dict(zip(tensors["sample"].tolist(), values, strict=True))
 
     def _damaged(self, how: str) -> UserError:
-        return UserError(Problem(f"the file {how}", path=_OPTION, where=str(self.path), hint="delete it"))
+        hint = "name another file, or delete this one"
+        return UserError(Problem(f"the file {how}", path=_OPTION, where=str(self.path), hint=hint))
 
 
 def view_digests(rows: Rows, views: Views) -> list[int]:
