@@ -52,6 +52,12 @@ def test_a_mark_may_have_another_name(tmp_path: Path) -> None:
     assert (made.completion, made.earlier) == ("a2", (2,))
 
 
+@pytest.mark.parametrize("which", [None, "last", "all", "one"])
+def test_a_name_for_marks_is_refused_where_none_are_read(which: str | None) -> None:
+    with pytest.raises(ValidationError, match="'turn_mark' says which turns 'trained_turns: marked' learns"):
+        JsonLinesSection(path="rows.jsonl", messages="turns", trained_turns=which, turn_mark="learn")
+
+
 @pytest.mark.parametrize(
     ("turns", "which", "reason"),
     [

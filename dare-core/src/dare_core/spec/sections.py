@@ -139,6 +139,8 @@ class DataSection(SectionConfig):
             raise ValueError(
                 "'group_by_length' changes the order of rows, and 'shuffle: false' keeps that of the files"
             )
+        if self.turn_mark != "train" and self.trained_turns != "marked":
+            raise ValueError("'turn_mark' says which turns 'trained_turns: marked' learns")
         if self.trained_turns is not None:
             if self.messages is None:
                 raise ValueError("'trained_turns' learns answers inside conversations; name their field in 'messages'")
