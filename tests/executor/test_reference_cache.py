@@ -133,6 +133,12 @@ def test_a_damaged_file_is_refused(tmp_path, damage):
         ReferenceEstimates(path, {"seed": "3"})
 
 
+def test_a_reference_that_moves_keeps_no_estimates_and_a_dry_run_says_so(tmp_path):
+    result = run(tmp_path, vrpo(algorithm__reference_cache=CACHE, engine__reference_every=2), "--dry-run")
+    assert result.code == 2
+    assert "engine.reference_every: a reference policy that moves has no estimates to keep" in result.stderr
+
+
 def test_a_folder_is_no_file_of_estimates(tmp_path):
     with pytest.raises(UserError, match="is a folder, not a file; name a file in it"):
         ReferenceEstimates(tmp_path, {"seed": "3"})

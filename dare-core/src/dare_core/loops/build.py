@@ -34,7 +34,7 @@ from dare_core.loops.job import OfflineJob, OnlineJob
 from dare_core.loops.outcome import Outcome
 from dare_core.loops.placement import load_model, load_value_model
 from dare_core.loops.progress import Report
-from dare_core.loops.references import ReferenceEstimates, weights_checksum
+from dare_core.loops.references import ReferenceEstimates, check_reference_stays, weights_checksum
 from dare_core.loops.session import Session
 from dare_core.run.checkpoint import Checkpoint
 from dare_core.run.folder import RunFolder
@@ -100,6 +100,7 @@ def prepare(plan: RunPlan) -> Parts:
     checks: list[Callable[[], object]] = [
         partial(_order, plan, len(examples)),
         partial(_check_lengths, plan, examples, codec, facts),
+        partial(check_reference_stays, plan[Slot.ENGINE].config, algorithm.reference_cache),
     ]
     if reward is not None and plan.online:
         checks.append(partial(reward.check, examples.prompts))
@@ -233,9 +234,6 @@ def _references(parts: Parts, adapter: ModelAdapter, layout: AttentionLayout) ->
         return None
     plan, made = parts.plan, adapter.describe()
     likelihood, engine = plan[Slot.LIKELIHOOD], plan[Slot.ENGINE].config
-    if isinstance(engine, EngineSection) and engine.reference_every is not None:
-        message = "a reference policy that moves has no estimates to keep"
-        raise UserError(Problem(message, path="engine.reference_every", hint="leave it out, or the reference cache"))
     key = {
         "model": plan[Slot.MODEL].name,
         "weights": weights_checksum(adapter.module),

@@ -19,8 +19,10 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from dare_core.api import SectionConfig
 from dare_core.errors import Problem, UserError
 from dare_core.run.atomic import sync_file, sync_folder
+from dare_core.spec.sections import EngineSection
 from dare_core.types import Estimate, Rows, Views
 
 _RECORD = "reference-estimates"
@@ -135,6 +137,17 @@ class ReferenceEstimates:
     def _damaged(self, how: str) -> UserError:
         hint = "name another file, or delete this one"
         return UserError(Problem(f"the file {how}", path=_OPTION, where=str(self.path), hint=hint))
+
+
+def check_reference_stays(engine: SectionConfig, cache: str | None) -> None:
+    """Whether a reference policy whose estimates are kept in ``cache`` is the same at every step.
+
+    Raises:
+        UserError: the engine's section lets it move.
+    """
+    if cache is not None and isinstance(engine, EngineSection) and engine.reference_every is not None:
+        message = "a reference policy that moves has no estimates to keep"
+        raise UserError(Problem(message, path="engine.reference_every", hint="leave it out, or the reference cache"))
 
 
 def view_digests(rows: Rows, views: Views) -> list[int]:
