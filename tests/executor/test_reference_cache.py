@@ -133,6 +133,12 @@ def test_a_damaged_file_is_refused(tmp_path, damage):
         ReferenceEstimates(path, {"seed": "3"})
 
 
+def test_a_place_that_cannot_be_written_to_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"the file cannot be written .*; name another file"):
+        ReferenceEstimates(tmp_path / "file" / "estimates", {"seed": "3"}).write()
+
+
 def test_a_reference_that_moves_keeps_no_estimates_and_a_dry_run_says_so(tmp_path):
     result = run(tmp_path, vrpo(algorithm__reference_cache=CACHE, engine__reference_every=2), "--dry-run")
     assert result.code == 2

@@ -92,7 +92,11 @@ class ReferenceEstimates:
         return Estimate(value=value, per="row", bound="surrogate", mask=torch.ones_like(value, dtype=torch.bool))
 
     def write(self) -> None:
-        """Write the file anew, whole or not at all."""
+        """Write the file anew, whole or not at all.
+
+        Raises:
+            UserError: it cannot be written.
+        """
         order = sorted(self._kept)
         tensors = {
             "sample": torch.tensor(order, dtype=torch.int64),
@@ -101,12 +105,16 @@ class ReferenceEstimates:
         }
         # One entry: the library writes several in any order, and the same estimates shall give the same file.
         metadata = {_RECORD: json.dumps({"key": self._key, "sha256": _checksum(tensors)}, sort_keys=True)}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        temporary.write_bytes(save(tensors, metadata=metadata))
-        sync_file(temporary)
-        os.replace(temporary, self.path)
-        sync_folder(self.path.parent)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(save(tensors, metadata=metadata))
+            sync_file(temporary)
+            os.replace(temporary, self.path)
+            sync_folder(self.path.parent)
+        except OSError as error:
+            message = f"the file cannot be written ({error})"
+            raise UserError(Problem(message, path=_OPTION, where=str(self.path), hint="name another file")) from error
 
     def _read(self) -> None:
         try:
