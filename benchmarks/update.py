@@ -32,7 +32,7 @@ from dare_algos_elbo.sft import Sft
 from dare_core.engine.config import LocalSection
 from dare_core.engine.local import LocalEngine
 from dare_core.interfaces import EngineInputs, Objective, PlanContext
-from dare_core.loops.update import update
+from dare_core.loops.update import direct_parts, update
 from dare_core.spec.sections import OptimSection
 from dare_core.types import Address, Advantages, Progress, Rows, Views
 
@@ -50,6 +50,8 @@ FLOORS = {
     ("backbone-heavy", "sft"): {"padded": 1.45, "packed": None},
 }
 MEMORY_FLOORS = {"head-heavy": 0.2, "backbone-heavy": 0.4}
+#: tokens per micro-batch; the longest row has 352
+MEMORY_BUDGET = 768
 
 
 def engine_on(shape: str, budget: int) -> LocalEngine:
@@ -182,28 +184,31 @@ def products_rate(shape: str, views: Views, draws: int, repeat: int) -> float:
 
 
 def memory_cell(shape: str, way: str) -> float:
-    """MiB above weights, gradients and optimizer, in this process."""
-    engine = engine_on(shape, 1 << 20)
+    """MiB above weights, gradients and optimizer, in this process. ``parts``: as ``direct``, in micro-batches."""
+    engine = engine_on(shape, MEMORY_BUDGET if way == "parts" else 1 << 20)
     module = engine.adapter.module
     update(engine, objective_of(engine, "sft"), "two-pass")
     for parameter in module.parameters():
         # Written, so that it is resident.
         parameter.grad = torch.full_like(parameter, 1e-30)
     objective = objective_of(engine, "sft")
+    parts = direct_parts(engine, objective, "direct")
+    assert parts is not None
     ways: dict[str, Callable[[], Any]] = {
         "padded": lambda: gather_padded(module, objective.views),
         "packed": lambda: gather_packed(module, objective.views),
-        "direct": lambda: engine.accumulate_direct(objective.views, objective, [torch.arange(len(objective.views))]),
+        "direct": lambda: engine.accumulate_direct(objective.views, objective, parts),
+        "parts": lambda: engine.accumulate_direct(objective.views, objective, parts),
     }
     return memory_above(ways[way])
 
 
 def memory(shape: str) -> dict[str, Any]:
     row: dict[str, Any] = {"model": shape}
-    for way in ("padded", "packed", "direct"):
+    for way in ("padded", "packed", "direct", "parts"):
         command = [sys.executable, __file__, "--cell", shape, way]
         row[f"{way}_mib"] = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    row["share_of_padded"] = row["direct_mib"] / row["padded_mib"]
+    row |= {f"{way}_share_of_padded": row[f"{way}_mib"] / row["padded_mib"] for way in ("direct", "parts")}
     row["floor"] = MEMORY_FLOORS[shape]
     return row
 
