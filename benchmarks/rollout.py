@@ -337,7 +337,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--batch", nargs="*", type=int, default=[8, 1])
     parser.add_argument("--temperature", nargs="*", type=float, default=[0.0, 1.0])
-    parser.add_argument("--decoders", nargs="*", default=["exact", "prefix", "dual"])
+    parser.add_argument(
+        "--decoders", nargs="*", default=["exact", "prefix", "dual"], help="of LLaDA-shaped models; may be none"
+    )
     parser.add_argument("--blocks", nargs="*", type=int, default=[4, 32], help="block lengths of SDAR-shaped models")
     parser.add_argument("--new", type=int, default=NEW, help="new tokens")
     parser.add_argument("--steps", type=int, default=4, help="forwards per block")
@@ -361,7 +363,7 @@ def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield from cost(shape, options)
             continue
         for batch in options.batch:
-            for temperature in options.temperature if batch > 1 else [0.0]:
+            for temperature in (options.temperature if batch > 1 else [0.0]) if options.decoders else []:
                 yield from report(shape, batch, temperature, options)
             for block in options.blocks:
                 yield from report_blocks(shape, block, batch, options)

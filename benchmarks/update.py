@@ -222,7 +222,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="cpu: for a busy machine, one thread")
-    parser.add_argument("--budget", type=int, default=2048, help="tokens per micro-batch")
+    parser.add_argument("--budget", type=int, default=3072, help="tokens per micro-batch")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.add_argument("--cell", nargs=2, help="one measurement of memory: a model, and how")
     options = parser.parse_args()
