@@ -62,3 +62,15 @@ def test_two_passes_cost_one_more_forward_per_view_and_update(kind):
     two = counted(kind, "two-pass")[0]
     # Where a ratio was clipped everywhere in a view the second pass leaves it out.
     assert one < two <= one + rows * VIEWS[kind] * updates
+
+
+@pytest.mark.parametrize(
+    ("kind", "views"),
+    [
+        ("mdpo", RESPONSE),  # every step of the rollout: fewer than `train_steps`
+        ("d-treerpo", 2),  # segments per leaf of a tree of two levels that branches at its root only
+    ],
+)
+def test_chosen_steps_and_segments_cost_one_forward_each_and_one_for_the_reference(kind, views):
+    forwards, rows, updates = counted(kind, "direct")
+    assert forwards == rows * views * (updates + 1)
