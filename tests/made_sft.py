@@ -10,14 +10,20 @@ from dare_algos_elbo.estimators.bernoulli import Bernoulli
 from dare_algos_elbo.estimators.config import BernoulliSection
 from dare_algos_elbo.sft import Sft
 from dare_core.diffusion.corruption import build_views
-from dare_core.types import LossInputs, Progress, Rows, Views
+from dare_core.interfaces import LikelihoodEstimator
+from dare_core.types import LossInputs, Progress, Rows, Scores, Views
 from tests.made_inputs import plan_context, scores_from_logits
 
 
 def sft_loss(rows: Rows, views: Views, logits: Tensor, normalizer: str = "sequence") -> Tensor:
     """The product's loss of given views under given logits [B,L,V]."""
-    estimator = Bernoulli(BernoulliSection())
-    scores = scores_from_logits(views, logits)
+    return loss_of_scores(Bernoulli(BernoulliSection()), rows, views, scores_from_logits(views, logits), normalizer)
+
+
+def loss_of_scores(
+    estimator: LikelihoodEstimator, rows: Rows, views: Views, scores: Scores, normalizer: str = "sequence"
+) -> Tensor:
+    """The product's loss of given views and their scores."""
     live = estimator.reduce(views, scores, rows)
     inputs = LossInputs(
         rows=rows,

@@ -12,10 +12,9 @@ from tests.executor.elbo_estimators import bernoulli, blocks, counts, espo
 from tests.executor.families import FAMILIES
 from tests.executor.toy_runs import TOYS, metrics_of, offline_spec, write_spec
 from tests.made_inputs import rows_of
+from tests.made_sft import loss_of_scores
 from torch import Tensor
 
-from dare_algos_elbo.config import SftSection
-from dare_algos_elbo.sft import Sft
 from dare_core.data.rows import demonstration_rows, one_turn_each
 from dare_core.diffusion.completion import completion_mask
 from dare_core.errors import UserError
@@ -23,7 +22,7 @@ from dare_core.testing.command import run_dare_here
 from dare_core.testing.enumeration import exact_elbo
 from dare_core.testing.fake_distributions import installed
 from dare_core.testing.toy_models import ToyBlock, ToyMasked
-from dare_core.types import Address, Demonstration, LossInputs, Message, Progress, Prompt, Rows
+from dare_core.types import Address, Demonstration, Message, Prompt, Rows
 
 #: families whose templates end each answer with the end token, and whose blocks are counted from the row's first token
 KINDS = ["llada", "dream", "sdar", "sdar-moe", "llada2"]
@@ -196,19 +195,7 @@ def test_only_answers_are_hidden_and_scored(estimator, adapter):
 def sft_loss(adapter, rows: Rows, estimator=None, normalizer: str = "sequence") -> Tensor:
     estimator = estimator or bernoulli(draws=2)
     views = estimator.plan(rows, context_of(adapter))
-    scores = adapter.token_logp(views)
-    live = estimator.reduce(views, scores, rows)
-    inputs = LossInputs(
-        rows=rows,
-        views=views,
-        scores=scores,
-        live=live,
-        old=live.detached(),
-        reference=None,
-        advantages=None,
-        progress=Progress(step=0, total=1),
-    )
-    return Sft(SftSection(loss_normalizer=normalizer)).loss(inputs).loss
+    return loss_of_scores(estimator, rows, views, adapter.token_logp(views), normalizer)
 
 
 def test_the_divisor_counts_learnt_tokens_and_not_the_turns_between():
