@@ -1,10 +1,12 @@
-"""The two plain ways to gather gradients that ``update.py`` measures against.
+"""The plain ways to gather gradients that ``update.py`` measures against.
 
-As published trainers do: one forward and one backward per draw, the output head over the full vocabulary at all
-positions, the loss at the hidden ones. *Padded*: a batch as wide as its longest row, padding masked as a key only,
-log-probabilities by ``cross_entropy``, as trainers on transformers' models write it. *Packed*: the batch's tokens in
-one row, attention sequence by sequence, log-probabilities as a gathered logit less a logsumexp token by token, as the
-trainers of large RL frameworks write it.
+One forward and one backward per draw, the output head over the full vocabulary at all positions, the loss at the
+hidden ones. *Padded*: a batch as wide as its longest row, padding masked as a key only, log-probabilities by
+``cross_entropy``, as trainers on transformers' models write it. *Packed*: the batch's tokens in one row, attention
+sequence by sequence, then as the published packed trainers of diffusion models do (DARE, arXiv:2604.04215): the logits
+of each row are put back at its padded width and ``cross_entropy`` reads the hidden ones. *Gathered*: packed as well,
+but the loss straight on the packed logits, as a gathered logit less a logsumexp token by token; no published trainer
+of a diffusion model is so lean, it shows what is left against the best of plain ways.
 """
 
 from __future__ import annotations
@@ -57,7 +59,33 @@ def gather_padded(module: Any, views: Views) -> None:
 
 
 def gather_packed(module: Any, views: Views) -> None:
-    """All tokens in one row."""
+    """All tokens in one row, the logits of each sequence put back at the batch's width."""
+    logits = _packed_logits(module, views)
+    valid, hidden = views.valid, views.scored
+    ends = valid.sum(dim=1).cumsum(dim=0).tolist()
+    loss = logits.new_zeros(())
+    for row, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        own = logits.new_zeros(valid.shape[1], logits.shape[1])
+        own[valid[row]] = logits[start:end]
+        nll = cross_entropy(own[hidden[row]], views.targets[row][hidden[row]], reduction="none")
+        loss = loss + (nll * views.weight[row][hidden[row]]).sum()
+    torch.autograd.backward(loss)
+
+
+def gather_gathered(module: Any, views: Views) -> None:
+    """All tokens in one row, and no copy of a logit."""
+    logits, valid = _packed_logits(module, views), views.valid
+    own = logits.gather(1, views.targets[valid][:, None])[:, 0]
+    logp = own - torch.stack([row.logsumexp(dim=0) for row in logits])
+    torch.autograd.backward(-(logp * views.weight[valid]).sum())
+
+
+#: the plain ways by name
+WAYS: dict[str, Gather] = {"padded": gather_padded, "packed": gather_packed, "gathered": gather_gathered}
+
+
+def _packed_logits(module: Any, views: Views) -> Tensor:
+    """[T,V] of the batch's T tokens, sequence after sequence."""
     valid = views.valid
     place = (valid.cumsum(dim=1) - 1)[valid]
     with _attention(module, "plain-packed"):
@@ -67,10 +95,8 @@ def gather_packed(module: Any, views: Views) -> None:
             use_cache=False,
             lengths=valid.sum(dim=1).tolist(),
         ).last_hidden_state
-    logits = module.lm_head(states)[0].float()
-    own = logits.gather(1, views.targets[valid][:, None])[:, 0]
-    logp = own - torch.stack([row.logsumexp(dim=0) for row in logits])
-    torch.autograd.backward(-(logp * views.weight[valid]).sum())
+    logits: Tensor = module.lm_head(states)[0].float()
+    return logits
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from plain_update import Gather, gather_packed, gather_padded
+from plain_update import WAYS
 from rollout import CLOCKS, MLP_FACTOR, SHAPES, llada, text, threads
 from update_draws import draws_report, memory_above
 
@@ -43,11 +43,11 @@ MODES = ("direct", "two-pass", "sft")
 #: at least so many times as fast as a plain way, and at most this share of the padded one's memory
 FLOORS = {
     ("head-heavy", "direct"): {"padded": 3.5, "packed": 3.0},
-    ("head-heavy", "two-pass"): {"padded": None, "packed": 2.6},
-    ("head-heavy", "sft"): {"padded": 3.3, "packed": None},
+    ("head-heavy", "two-pass"): {"packed": 2.6},
+    ("head-heavy", "sft"): {"padded": 3.3},
     ("backbone-heavy", "direct"): {"padded": 1.6, "packed": 1.0},
-    ("backbone-heavy", "two-pass"): {"padded": None, "packed": None},
-    ("backbone-heavy", "sft"): {"padded": 1.45, "packed": None},
+    ("backbone-heavy", "two-pass"): {},
+    ("backbone-heavy", "sft"): {"padded": 1.45},
 }
 MEMORY_FLOORS = {"head-heavy": 0.2, "backbone-heavy": 0.4}
 #: tokens per micro-batch; the longest row has 352
@@ -111,15 +111,14 @@ def timed(run: Callable[[], Any]) -> float:
 def speed(shape: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     engine = engine_on(shape, options.budget)
     module = engine.adapter.module
-    ways: dict[str, Gather] = {"padded": gather_padded, "packed": gather_packed}
     sft = objective_of(engine, "sft")
     # Not measured: what a process does for the first time, the optimizer's state among it.
-    for gather in ways.values():
+    for gather in WAYS.values():
         gather(module, sft.views.take(torch.tensor([0])))
     engine.step()
     views: dict[str, Views] = {}
     draws = {mode: 1 if mode == "sft" else options.draws for mode in options.modes}
-    plain = dict.fromkeys(ways, float("inf"))
+    plain = dict.fromkeys(WAYS, float("inf"))
     ours = dict.fromkeys(draws, float("inf"))
     step = float("inf")
     for _ in range(options.repeat):
@@ -128,7 +127,7 @@ def speed(shape: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             objective = objective_of(engine, mode, count)
             views[mode] = objective.views
             ours[mode] = min(ours[mode], timed(lambda of=objective, how=how: update(engine, of, how)))
-        for name, gather in ways.items():
+        for name, gather in WAYS.items():
             plain[name] = min(plain[name], timed(lambda gather=gather: gather(module, sft.views)))
             step = min(step, timed(engine.step))
     for mode, count in draws.items():
@@ -136,7 +135,7 @@ def speed(shape: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         for name, seconds in plain.items():
             row[name] = (count * seconds + step) / ours[mode]
             row[f"{name}_counted"] = counted(shape, name, sft.views) * count / counted(shape, mode, views[mode])
-            row[f"{name}_floor"] = FLOORS[shape, mode][name]
+            row[f"{name}_floor"] = FLOORS[shape, mode].get(name)
         if mode == "direct":
             rate = products_rate(shape, views[mode], count, options.repeat)
             row["matmul"] = counted(shape, mode, views[mode]) / (ours[mode] - step) / rate
@@ -150,7 +149,7 @@ def counted(shape: str, way: str, views: Views) -> float:
     if way == "padded":
         lengths = torch.full_like(lengths, int(lengths.max()))
     tokens, mlp = int(lengths.sum()), 3 * MLP_FACTOR * width**2
-    scored = tokens if way in ("padded", "packed") else int(views.scored.sum())
+    scored = tokens if way in WAYS else int(views.scored.sum())
     # The last layer ends where states are read.
     backbone = tokens * layers * (4 * width**2 + mlp) - (tokens - scored) * mlp
     attention = 2 * layers * width * int((lengths**2).sum())
@@ -195,8 +194,7 @@ def memory_cell(shape: str, way: str) -> float:
     parts = direct_parts(engine, objective, "direct")
     assert parts is not None
     ways: dict[str, Callable[[], Any]] = {
-        "padded": lambda: gather_padded(module, objective.views),
-        "packed": lambda: gather_packed(module, objective.views),
+        **{name: lambda gather=gather: gather(module, objective.views) for name, gather in WAYS.items()},
         "direct": lambda: engine.accumulate_direct(objective.views, objective, parts),
         "parts": lambda: engine.accumulate_direct(objective.views, objective, parts),
     }
@@ -205,7 +203,7 @@ def memory_cell(shape: str, way: str) -> float:
 
 def memory(shape: str) -> dict[str, Any]:
     row: dict[str, Any] = {"model": shape}
-    for way in ("padded", "packed", "direct", "parts"):
+    for way in (*WAYS, "direct", "parts"):
         command = [sys.executable, __file__, "--cell", shape, way]
         row[f"{way}_mib"] = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     row |= {f"{way}_share_of_padded": row[f"{way}_mib"] / row["padded_mib"] for way in ("direct", "parts")}
