@@ -135,17 +135,35 @@ def test_two_passes_give_the_gradient_of_one_for_any_microbatch(name, budget):
     assert_close(gradients(learner.engine), wanted)
 
 
+def smallest_parts(learner, views, rows):
+    """[N] the part of each view that the algorithm and its estimator declare, or None."""
+    by = learner.algorithm.separable_by
+    if by == "line":
+        return torch.arange(len(views)) if learner.estimator.separate_views else views.row
+    return {"row": views.row, "group": rows.group[views.row], None: None}[by]
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_going_part_by_part_gives_the_same_gradient(name):
     wanted = one_pass(ALGORITHMS[name])
     learner, rows, advantages = prepared(ALGORITHMS[name], 100_000)
     objective = moved_objective(learner, rows, advantages)
     views = objective.views
-    by = learner.algorithm.separable_by
-    keys = views.row if by == "row" else rows.group[views.row]
-    parts = [torch.arange(len(views))] if by is None else [(keys == key).nonzero()[:, 0] for key in keys.unique()]
+    parts = [torch.arange(len(views))]
+    owner = smallest_parts(learner, views, rows)
+    if owner is not None:
+        parts = [(owner == key).nonzero()[:, 0] for key in owner.unique()]
     learner.engine.accumulate_direct(views, objective, parts)
     assert_close(gradients(learner.engine), wanted)
+
+
+def test_estimates_per_view_go_one_pass_though_no_rows_views_fit():
+    of_view = [name for name, item in ALGORITHMS.items() if prepared(item, 1)[0].estimator.separate_views]
+    assert {name.split(":")[1] for name in of_view} >= {"bgpo", "cj-grpo", "tracerl", "mdpo"}
+    for name in set(of_view) - {n for n in of_view if n.endswith(":d-treerpo")}:
+        learner, rows, advantages = prepared(ALGORITHMS[name], 1)
+        objective = moved_objective(learner, rows, advantages)
+        assert [len(part) for part in direct_parts(learner.engine, objective, "auto")] == [1] * len(objective.views)
 
 
 def assert_close(found, wanted):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from dare_core.api import SectionConfig
 from dare_core.diffusion.seeds import uniforms
 from dare_core.engine.config import LocalSection
 from dare_core.engine.local import LocalEngine
-from dare_core.interfaces import Algorithm, EngineInputs, LikelihoodEstimator, Objective, PlanContext
+from dare_core.interfaces import Algorithm, EngineInputs, LikelihoodEstimator, Objective, PlanContext, Separable
 from dare_core.interfaces.model import ModelAdapter
 from dare_core.spec.sections import OptimSection, PeftSection
 from dare_core.testing.toy_models import ToyMasked
@@ -94,7 +94,7 @@ class RatioSection(SectionConfig):
 class ClippedRatio(Algorithm):
     """Sum over rows of a clipped ratio objective; optionally entropy and distance to the reference."""
 
-    separable_by: ClassVar[Literal["row", "group"] | None] = "row"
+    separable_by: ClassVar[Separable | None] = "row"
 
     inner_updates = property(lambda self: self.config.inner)
     fresh_views = property(lambda self: self.config.fresh)

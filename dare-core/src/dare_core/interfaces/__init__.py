@@ -1,6 +1,6 @@
 """One abstract class per slot: what a plugin implements and what the loops call."""
 
-from dare_core.interfaces.algorithm import Algorithm
+from dare_core.interfaces.algorithm import Algorithm, Separable
 from dare_core.interfaces.cache import KeyValueCache, WindowCache
 from dare_core.interfaces.data import DataSource
 from dare_core.interfaces.engine import Engine, EngineInputs, Objective, PolicyName, StepReport
@@ -45,6 +45,7 @@ __all__ = [
     "RolloutBackend",
     "RolloutRequest",
     "ScoringEvaluator",
+    "Separable",
     "StepReport",
     "TextCodec",
     "Tracker",

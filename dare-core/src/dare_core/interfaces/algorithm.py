@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from dare_core.spec.sections import ValueModelSection
 
 
+#: What a term of a loss depends on at most.
+Separable = Literal["line", "row", "group"]
+
+
 class Algorithm(ABC):
     """What differs between methods: how advantages and the loss are formed. Built as ``Algorithm(config)``.
 
@@ -23,10 +27,11 @@ class Algorithm(ABC):
     the model. Sums and divisors are taken over the whole batch it is given.
     """
 
-    #: The loss is a sum of terms that each depend on the scores of one row (``row``), of one group
-    #: (``group``), or on everything (``None``). Divisors may use masks, lengths and advantages of the whole
-    #: batch, not scores. The update uses it to backward part by part without a second pass.
-    separable_by: ClassVar[Literal["row", "group"] | None] = None
+    #: The loss is a sum of terms that each depend on one line of the estimate (``line``: a row's, or a view's
+    #: where estimates are per view), on the scores of one row (``row``), of one group (``group``), or on everything
+    #: (``None``). Divisors may use masks, lengths and advantages of the whole batch, not scores. The update uses it
+    #: to backward part by part without a second pass.
+    separable_by: ClassVar[Separable | None] = None
 
     def __init__(self, config: SectionConfig) -> None:
         self.config = config
@@ -112,5 +117,5 @@ class Algorithm(ABC):
 
     def value_loss(self, inputs: ValueInputs) -> LossOutput:
         """The value model's loss to minimise, differentiable in ``inputs.live``; what ``separable_by`` says holds for
-        it too. Called for algorithms with a :attr:`value_model`, once per inner update."""
+        it too, with views as lines. Called for algorithms with a :attr:`value_model`, once per inner update."""
         raise TypeError(f"{type(self).__name__} has no loss for a value model")

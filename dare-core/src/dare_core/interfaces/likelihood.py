@@ -44,6 +44,11 @@ class LikelihoodEstimator(ABC):
     def __init__(self, config: SectionConfig) -> None:
         self.config = config
 
+    @property
+    def separate_views(self) -> bool:
+        """Whether each line of the estimate depends on the scores of one view, its own."""
+        return False
+
     @abstractmethod
     def plan(self, rows: Rows, context: PlanContext) -> Views:
         """The views to score, ordered by (row, draw).

@@ -5,8 +5,8 @@ the ratio is exactly 1. (2) Take the loss on the scores as small leaf tensors; i
 (3) Replay the views in micro-batches and backward ``sum(dL/dscore * score)``. By the chain rule the gradient is that
 of one pass over everything, for any differentiable loss, as long as both passes compute the same scores (no dropout).
 
-One pass (``direct``). Where the loss is a sum of terms of single rows or groups, each such part of the batch can be
-scored with gradient and the loss be taken with all other scores held constant: no term crosses parts, so the
+One pass (``direct``). Where the loss is a sum of terms of single views, rows or groups, each such part of the batch can
+be scored with gradient and the loss be taken with all other scores held constant: no term crosses parts, so the
 gradients add up to the whole. One forward per view is saved.
 """
 
@@ -96,9 +96,10 @@ def direct_parts(engine: Engine, objective: Objective, mode: UpdateMode) -> list
         return [torch.arange(len(views), device=views.inputs.device)]
     owners = _owners(objective)
     if owners is not None:
-        cost = torch.zeros(int(owners.max()) + 1, dtype=torch.int64, device=owners.device)
-        cost.index_add_(0, owners, view_tokens(views))
-        if int(cost.max()) <= engine.token_budget():
+        count = torch.bincount(owners)
+        cost = torch.zeros_like(count).index_add_(0, owners, view_tokens(views))
+        # A single view goes alone, however long, in two passes too.
+        if bool(((cost <= engine.token_budget()) | (count == 1)).all()):
             return [torch.isin(owners, part).nonzero()[:, 0] for part in by_token_budget(cost, engine.token_budget())]
     if mode == "direct":
         raise _does_not_fit(engine, objective)
@@ -107,18 +108,29 @@ def direct_parts(engine: Engine, objective: Objective, mode: UpdateMode) -> list
 
 def _owners(objective: Objective) -> Tensor | None:
     """[N] int64: the part of the batch, counted from 0, whose loss terms each view enters."""
-    by = objective.algorithm.separable_by
-    if by is None:
+    smallest = _smallest_part(objective)
+    if smallest is None:
         return None
     rows = objective.views.row
-    keys = rows if by == "row" else objective.rows.group.to(rows.device)[rows]
+    if smallest == "view":
+        return torch.arange(len(rows), device=rows.device)
+    keys = rows if smallest == "row" else objective.rows.group.to(rows.device)[rows]
     owners: Tensor = torch.unique(keys, return_inverse=True)[1]
     return owners
 
 
-def _does_not_fit(engine: Engine, objective: Objective) -> UserError:
+def _smallest_part(objective: Objective) -> Literal["view", "row", "group"] | None:
     by = objective.algorithm.separable_by
-    what = f"the views of one {by}" if by else "all views of the batch, between which this algorithm's loss has terms,"
+    if by != "line":
+        return by
+    # A value model's scores are lines of their own, view by view.
+    return "view" if objective.role == "value" or objective.estimator.separate_views else "row"
+
+
+def _does_not_fit(engine: Engine, objective: Objective) -> UserError:
+    part = _smallest_part(objective)
+    all_views = "all views of the batch, between which this algorithm's loss has terms,"
+    what = all_views if part is None else f"the views of one {part}"
     return UserError(
         Problem(
             f"'direct' needs {what} in one micro-batch of {engine.token_budget()} tokens, and they are more",

@@ -13,7 +13,7 @@ smaller the variance of s. VRPO is this loss with the estimator that makes that 
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from torch.nn.functional import logsigmoid
 
 from dare_algos_elbo.config import DpoSection
 from dare_algos_elbo.estimators.draws import target_lengths
-from dare_core.interfaces import Algorithm
+from dare_core.interfaces import Algorithm, Separable
 from dare_core.types import LossInputs, LossOutput, Metric, PairRows
 
 
@@ -46,7 +46,7 @@ def preference_loss(score: Tensor, label_smoothing: float = 0.0) -> Tensor:
 class Dpo(Algorithm):
     """Preference loss on estimates per row [B] of pairs."""
 
-    separable_by: ClassVar[Literal["row", "group"] | None] = "group"
+    separable_by: ClassVar[Separable | None] = "group"
     config: DpoSection
 
     @property

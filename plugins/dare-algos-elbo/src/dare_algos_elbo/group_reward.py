@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
 from dare_algos_elbo.config import GroupRewardSection
-from dare_core.interfaces import Algorithm
+from dare_core.interfaces import Algorithm, Separable
 from dare_core.objectives.advantages import rollout_advantages
 from dare_core.types import Advantages, Estimate, LossInputs, Rollout, Verdict
 
@@ -16,7 +16,7 @@ from dare_core.types import Advantages, Estimate, LossInputs, Rollout, Verdict
 class GroupReward(Algorithm):
     """Base of algorithms on rollouts with group-relative advantages."""
 
-    separable_by: ClassVar[Literal["row", "group"] | None] = "row"
+    separable_by: ClassVar[Separable | None] = "row"
     config: GroupRewardSection
 
     @property

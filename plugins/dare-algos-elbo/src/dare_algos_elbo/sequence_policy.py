@@ -18,6 +18,7 @@ from torch import Tensor
 from dare_algos_elbo.config import SequencePolicySection
 from dare_algos_elbo.estimators.draws import target_lengths
 from dare_algos_elbo.group_reward import GroupReward
+from dare_core.interfaces import Separable
 from dare_core.objectives.clips import ClippedSurrogate
 from dare_core.objectives.kl import KL_FORMS
 from dare_core.types import LossInputs, LossOutput, Metric
@@ -27,6 +28,7 @@ from dare_core.types.estimate import EstimateShape
 class SequencePolicy(GroupReward):
     """Clipped ratios on estimates per row [B] or per view [N]."""
 
+    separable_by: ClassVar[Separable | None] = "line"
     config: SequencePolicySection
     per: ClassVar[EstimateShape] = "row"
 

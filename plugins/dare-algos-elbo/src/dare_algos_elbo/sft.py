@@ -16,14 +16,12 @@ most probable token is the right one, so that what is known becomes certain.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from dare_algos_elbo.config import SftSection
 from dare_algos_elbo.estimators.draws import target_lengths
-from dare_core.interfaces import Algorithm
+from dare_core.interfaces import Algorithm, Separable
 from dare_core.objectives.reductions import per_sequence
 from dare_core.types import LossInputs, LossOutput, Metric, Scores, Views
 
@@ -46,7 +44,7 @@ class Sft(Algorithm):
     config: SftSection
 
     @property
-    def separable_by(self) -> Literal["row", "group"] | None:
+    def separable_by(self) -> Separable | None:
         """By row, unless a confidence term divides by how many tokens of the batch the model gets right."""
         return None if self.config.confidence_weight else "row"
 

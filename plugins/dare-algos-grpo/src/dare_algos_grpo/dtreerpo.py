@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from torch import Tensor
 from dare_algos_grpo.config import DTreeRpoSection
 from dare_algos_grpo.estimators.snapshots import recorded_snapshots
 from dare_algos_grpo.snapshot_policy import SnapshotPolicy
+from dare_core.interfaces import Separable
 from dare_core.objectives.advantages import group_relative, group_softmax, kept_groups, score_metrics, verdict_scores
 from dare_core.objectives.reductions import step_mean
 from dare_core.objectives.trees import node_values, sibling_groups
@@ -55,7 +56,7 @@ _COLDEST = 1e-6
 class DTreeRpo(SnapshotPolicy):
     """d-TreeRPO. Advantages [S] belong to segments."""
 
-    separable_by: ClassVar[Literal["row", "group"] | None] = "group"
+    separable_by: ClassVar[Separable | None] = "group"
     config: DTreeRpoSection
 
     @property

@@ -10,13 +10,13 @@ An algorithm is a choice of estimator (which views give l), of advantage, and of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from dare_algos_grpo.config import ClippedPolicySection, GroupPolicySection
-from dare_core.interfaces import Algorithm
+from dare_core.interfaces import Algorithm, Separable
 from dare_core.objectives import reductions
 from dare_core.objectives.advantages import rollout_advantages
 from dare_core.objectives.clips import ClippedSurrogate, clipped_surrogate
@@ -28,7 +28,7 @@ from dare_core.types import Advantages, BatchInputs, Estimate, LossInputs, LossO
 class GroupPolicy(Algorithm):
     """Base of the policy gradients: group-relative advantages, token [B,L] or view-token [N,L] estimates."""
 
-    separable_by: ClassVar[Literal["row", "group"] | None] = "row"
+    separable_by: ClassVar[Separable | None] = "line"
     config: GroupPolicySection
 
     @property

@@ -92,6 +92,11 @@ class DrawEstimator(LikelihoodEstimator):
         """Sets of draws that share no random number, within a row."""
         return self.config.draws
 
+    @property
+    def separate_views(self) -> bool:
+        """With ``per: view``."""
+        return self.config.per == "view"
+
     def combined(self, draws: Tensor) -> Tensor:
         """[B] estimate from the draws' values [B,D]."""
         return draws.mean(dim=1)

@@ -50,6 +50,11 @@ class RandomMask(LikelihoodEstimator):
             rows, hidden[some], mask_id=context.facts.mask_id, layout=context.layout, row=row[some], draw=draw[some]
         )
 
+    @property
+    def separate_views(self) -> bool:
+        """A view is a draw."""
+        return True
+
     def reduce(self, views: Views, scores: Scores, rows: Rows) -> Estimate:
         """Estimates [N,L] at hidden tokens."""
         value = torch.where(views.scored, scores.logp, 0.0)

@@ -74,6 +74,11 @@ class StepGuesses(LikelihoodEstimator):
             temperature=context.temperature if self.config.temperature is None else self.config.temperature,
         )
 
+    @property
+    def separate_views(self) -> bool:
+        """A view is a recorded forward."""
+        return True
+
     def reduce(self, views: Views, scores: Scores, rows: Rows) -> Estimate:
         """Estimates [N,L] at the guessed positions."""
         value = torch.where(views.scored, scores.logp, 0.0)

@@ -72,6 +72,11 @@ class Trajectory(LikelihoodEstimator):
         pad = (rows.tokens == pad_id) & rows.response
         return ~pad | (pad.cumsum(dim=1) <= self.config.pad_targets)
 
+    @property
+    def separate_views(self) -> bool:
+        """A view is a recorded step, or steps that were merged."""
+        return True
+
     def reduce(self, views: Views, scores: Scores, rows: Rows) -> Estimate:
         """Estimates [N,L] at the tokens of each view's step."""
         value = torch.where(views.scored, scores.logp, 0.0)
