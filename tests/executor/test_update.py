@@ -15,6 +15,7 @@ from tests.executor.toy_training import (
 )
 
 from dare_core.errors import UserError
+from dare_core.loops import update as update_loop
 from dare_core.loops.update import direct_parts, replay, update
 
 ALGORITHMS = {
@@ -75,6 +76,15 @@ def test_auto_takes_two_passes_where_terms_cross_all_rows_and_they_do_not_fit():
     engine = toy_engine(70)
     assert direct_parts(engine, toy_objective(engine, ALGORITHMS["everything"]), "auto") is None
     assert direct_parts(engine, toy_objective(engine, ALGORITHMS["rows"]), "auto") is not None
+
+
+def test_auto_takes_two_passes_where_a_loss_over_all_views_would_be_taken_too_often(monkeypatch):
+    engine = toy_engine(30)
+    objective = toy_objective(engine, ALGORITHMS["rows"])
+    count = len(direct_parts(engine, objective, "auto"))
+    monkeypatch.setattr(update_loop, "MOST_PARTS", count - 1)
+    assert direct_parts(engine, objective, "auto") is None
+    assert len(direct_parts(engine, objective, "direct")) == count
 
 
 @pytest.mark.parametrize(("name", "budget"), [("everything", 70), ("rows", 10)])
