@@ -114,13 +114,10 @@ def test_an_old_estimate_that_is_not_finite_is_named():
         update(engine, replace(objective, old=replace(objective.old, value=value)), "two-pass")
 
 
-@pytest.mark.parametrize(
-    ("mode", "named"),
-    [("two-pass", "gradient of the loss with respect to score 'logp'"), ("direct", "gradient of 'bias', 'table'")],
-)
-def test_a_gradient_that_is_not_finite_is_named(mode, named):
+@pytest.mark.parametrize("mode", ["direct", "two-pass"])
+def test_a_gradient_that_is_not_finite_is_named(mode):
     engine = toy_engine()
     before = copies(engine)
-    with pytest.raises(NonFiniteError, match=named):
+    with pytest.raises(NonFiniteError, match="gradient of the loss with respect to score 'logp'"):
         update(engine, toy_objective(engine, RootLoss(RatioSection())), mode)
     assert all(torch.equal(a, b) for a, b in zip(copies(engine), before, strict=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.executor.toy_training import (
@@ -98,17 +100,28 @@ def test_direct_that_does_not_fit_is_an_error_that_names_the_way_out(name, budge
 @pytest.mark.parametrize("mode", ["direct", "two-pass"])
 @pytest.mark.parametrize("budget", [35, 45, 10_000])
 def test_ratio_is_exactly_one_at_the_first_inner_update(mode, budget):
-    from dataclasses import replace
-
     engine = toy_engine(budget)
     objective = replace(toy_objective(engine, ALGORITHMS["rows"]), old=None)
     assert update(engine, objective, mode).loss.metrics["ratio"].value == 1.0
 
 
+def test_a_part_without_a_gradient_is_not_taken_backwards():
+    engine = toy_engine(30)
+    objective = toy_objective(engine, ALGORITHMS["rows"])
+    value = objective.advantages.value.clone()
+    value[:3] = 0.0
+    objective = replace(objective, advantages=replace(objective.advantages, value=value), old=None)
+    still = value[objective.views.row] == 0
+    assert still.any()
+    assert not still.all()
+    parts = [(objective.views.row == row).nonzero()[:, 0] for row in range(6)]
+    engine.accumulate_direct(objective.views, objective, parts)
+    assert engine.counters()["backward_tokens"] == int(objective.views.valid[~still].sum())
+    assert engine.counters()["forwards"] == len(objective.views)
+
+
 @pytest.mark.parametrize("mode", ["direct", "two-pass"])
 def test_zero_advantages_move_nothing(mode):
-    from dataclasses import replace
-
     engine = toy_engine(40)
     objective = toy_objective(engine, ALGORITHMS["rows"])
     nothing = replace(objective.advantages, value=torch.zeros(6, dtype=torch.float64))

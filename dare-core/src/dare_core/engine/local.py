@@ -86,34 +86,38 @@ class LocalEngine(Engine):
     def accumulate(self, views: Views, upstream: Scores) -> None:
         """See :meth:`Engine.accumulate`. Views whose upstream is zero everywhere have no gradient and are not run."""
         check_upstream(upstream, views)
-        named = [(name, t) for name in _SCORES if (t := getattr(upstream, name)) is not None]
-        moved = torch.stack([(t != 0).any(dim=1) for _, t in named]).any(dim=0)
+        moved = _nonzero(upstream)
         for part in by_token_budget(view_tokens(views.take(moved)), self.config.tokens_per_microbatch):
             index = moved.nonzero()[:, 0][part]
             with self._training():
                 scores = self._forward(views.take(index), upstream.entropy is not None)
-                total = sum(
-                    ((t[index] * live).sum() for name, t in named if (live := getattr(scores, name)) is not None),
-                    start=torch.zeros((), device=upstream.logp.device),
-                )
-                self._backward(total, views.take(index))
+                self._backward(scores, _taken(upstream, index), views.take(index))
 
     def accumulate_direct(self, views: Views, objective: Objective, parts: list[Tensor]) -> Scores:
-        """See :meth:`Engine.accumulate_direct`."""
+        """See :meth:`Engine.accumulate_direct`. A part without a gradient is not taken backwards."""
         entropy = objective.algorithm.uses_entropy
         held: Scores | None = None
         for number, part in enumerate(parts):
             with self._training(), self._dropout_draws(number):
                 scores = self._forward(views.take(part), entropy)
                 held = _zeros(views, scores) if held is None else held
-                loss = objective(_placed(held, part, scores)).loss
-                self._backward(loss, views.take(part))
+                leaves = scores.leaves()
+                loss = objective(_placed(held, part, leaves)).loss
+                if loss.requires_grad:
+                    torch.autograd.backward(loss)
+                upstream = leaves.gradients()
+                if bool(torch.isfinite(loss)):
+                    # One that is not is told of by itself.
+                    check_upstream(upstream, views.take(part))
+                if bool(_nonzero(upstream).any()):
+                    self._backward(scores, upstream, views.take(part))
             held = _placed(held, part, scores.detached())
         return Scores(logp=torch.zeros(views.inputs.shape, device=views.inputs.device)) if held is None else held
 
-    def _backward(self, total: Tensor, views: Views) -> None:
-        if total.requires_grad:
-            torch.autograd.backward(total)
+    def _backward(self, scores: Scores, upstream: Scores, views: Views) -> None:
+        pairs = [(live, t) for live, t in zip(_kinds(scores), _kinds(upstream), strict=True) if live.requires_grad]
+        if pairs:
+            torch.autograd.backward([live for live, _ in pairs], [t for _, t in pairs])
             self._counters["backward_tokens"] += int(view_tokens(views).sum())
 
     def fits(self, views: Views) -> bool:
@@ -268,6 +272,23 @@ def _on(device: torch.device, scores: Scores) -> Scores:
         value=move(scores.value),
         correct=move(scores.correct),
     )
+
+
+def _kinds(scores: Scores) -> list[Tensor]:
+    """The differentiable kinds that ``scores`` holds, in a fixed order."""
+    return [tensor for name in _SCORES if (tensor := getattr(scores, name)) is not None]
+
+
+def _nonzero(upstream: Scores) -> Tensor:
+    """[N] bool views with an upstream gradient that is not zero."""
+    return torch.stack([(t != 0).any(dim=1) for t in _kinds(upstream)]).any(dim=0)
+
+
+def _taken(scores: Scores, index: Tensor) -> Scores:
+    def take(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor[index]
+
+    return Scores(logp=scores.logp[index], entropy=take(scores.entropy), value=take(scores.value))
 
 
 def _zeros(views: Views, like: Scores) -> Scores:
