@@ -115,9 +115,10 @@ def test_a_part_without_a_gradient_is_not_taken_backwards():
     assert still.any()
     assert not still.all()
     parts = [(objective.views.row == row).nonzero()[:, 0] for row in range(6)]
+    forwards = engine.counters()["forwards"]
     engine.accumulate_direct(objective.views, objective, parts)
     assert engine.counters()["backward_tokens"] == int(objective.views.valid[~still].sum())
-    assert engine.counters()["forwards"] == len(objective.views)
+    assert engine.counters()["forwards"] - forwards == len(objective.views)
 
 
 @pytest.mark.parametrize("mode", ["direct", "two-pass"])
