@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -280,18 +280,25 @@ class OneStepSection(SectionConfig):
     prompt_mask: float = Field(0.15, ge=0, le=1, description="Probability that a prompt token is hidden.")
 
 
-class CoupledSection(SectionConfig):
+class _HiddenShares(SectionConfig):
+    """Base of random masks that hide a share between two bounds."""
+
+    ratio_low: float
+    ratio_high: float
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.ratio_low > self.ratio_high:
+            raise ValueError(f"ratio_low {self.ratio_low} exceeds ratio_high {self.ratio_high}")
+        return self
+
+
+class CoupledSection(_HiddenShares):
     """A complementary pair of views and the fully hidden one."""
 
     ratio_low: float = Field(0.2, gt=0, lt=1, description="Smallest share of tokens hidden in the pair's first view.")
     ratio_high: float = Field(0.8, gt=0, lt=1, description="Largest share of tokens hidden in the pair's first view.")
     ratio_per: Literal["batch", "row"] = Field("batch", description="One share for the batch, or one per row.")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> CoupledSection:
-        if self.ratio_low > self.ratio_high:
-            raise ValueError(f"ratio_low {self.ratio_low} exceeds ratio_high {self.ratio_high}")
-        return self
 
 
 class TrajectorySection(SectionConfig):
@@ -314,19 +321,13 @@ class SnapshotsSection(SectionConfig):
     )
 
 
-class RandomMaskSection(SectionConfig):
+class RandomMaskSection(_HiddenShares):
     """Random shares of the response hidden."""
 
     draws: PositiveInt = Field(35, description="Masks drawn per row.")
     ratio_low: float = Field(0.1, gt=0, le=1, description="Smallest share of tokens hidden, in expectation.")
     ratio_high: float = Field(0.9, gt=0, le=1, description="Largest share of tokens hidden, in expectation.")
     complement: bool = Field(False, description="Each mask is followed by the one that hides all other tokens.")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> RandomMaskSection:
-        if self.ratio_low > self.ratio_high:
-            raise ValueError(f"ratio_low {self.ratio_low} exceeds ratio_high {self.ratio_high}")
-        return self
 
 
 class LeftToRightSection(SectionConfig):
