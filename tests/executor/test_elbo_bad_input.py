@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.executor.families import FAMILIES
 from tests.executor.toy_runs import TOYS, offline_spec, write_spec
 
 from dare_core.testing.command import run_dare_here
@@ -46,18 +47,21 @@ PAIRS = {
             {"id": "odd", "question": "abcdef" * 2, "answer": "c"},
             "row 'odd': prompt and answer make 14 tokens; the model takes 12",
         ),
-        ({"id": "odd", "question": "ab", "answer": "ü"}, "'completion' holds 'ü'; the toy vocabulary"),
+        ({"id": "odd", "question": "ab", "answer": "ü"}, "row 'odd': 'completion' holds 'ü'; the toy vocabulary"),
     ],
     ids=["no-answer", "null", "blank", "no-prompt", "long-prompt", "outside"],
 )
 def test_a_demonstration_that_cannot_be_learned_is_named(tmp_path, row, message):
-    assert message in refused(tmp_path, [GOOD, row])
+    assert f"bad.jsonl:2: {message}" in refused(tmp_path, [GOOD, row])
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"id": "odd", "question": "ab", "good": "c", "bad": "c"}, "chosen and rejected are equal"),
+        (
+            {"id": "odd", "question": "ab", "good": "c", "bad": "c"},
+            "row 'odd': pair 'odd': chosen and rejected",
+        ),
         ({"id": "odd", "question": "ab", "good": "c", "bad": ""}, "row 'odd': the rejected is empty"),
         ({"id": "odd", "question": "ab", "good": "c"}, "row 'odd': there is no field 'bad'"),
         (
@@ -69,11 +73,27 @@ def test_a_demonstration_that_cannot_be_learned_is_named(tmp_path, row, message)
 )
 def test_a_pair_that_cannot_be_learned_is_named(tmp_path, row, message):
     said = refused(tmp_path, [{"id": "good", "question": "ab", "good": "c", "bad": "d"}, row], **PAIRS)
-    assert message in said
-    assert "odd" in said
+    assert f"bad.jsonl:2: {message}" in said
 
 
-@pytest.mark.parametrize("kind", ["bernoulli", "count-stratified", "espo", "block-stratified"])
+@pytest.mark.parametrize(("question", "answer"), [("1+1", "z"), ("z", "2")], ids=["answer", "prompt"])
+def test_a_token_outside_the_vocabulary_is_named_by_its_line_before_anything_is_written(tmp_path, question, answer):
+    family = next(family for family in FAMILIES if family.kind == "llada")
+    family.write(tmp_path / "model")
+    path = tmp_path / "model" / "tokenizer.json"
+    tokenizer = json.loads(path.read_text(encoding="utf-8"))
+    tokenizer["model"]["vocab"]["z"] = 302
+    path.write_text(json.dumps(tokenizer), encoding="utf-8")
+    said = refused(
+        tmp_path,
+        [{"id": "good", "question": "1+1", "answer": "2"}, {"id": "odd", "question": question, "answer": answer}],
+        model={"path": "model"},
+        data__max_tokens=40,
+    )
+    assert "bad.jsonl:2: row 'odd': token 302 lies outside the model's vocabulary 0..261" in said
+
+
+@pytest.mark.parametrize("kind", ["bernoulli", "count-stratified", "espo", "block-stratified", "spg"])
 def test_draws_below_one_are_refused_by_their_place_in_the_spec(tmp_path, kind):
     said = refused(tmp_path, [GOOD, GOOD | {"id": "other"}], likelihood={"kind": kind, "draws": 0})
     assert "likelihood.draws" in said

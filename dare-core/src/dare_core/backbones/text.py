@@ -117,6 +117,11 @@ class TokenizerCodec(TextCodec):
         textless = {*named, *tokenizer.all_special_ids, *_special_ids(tokenizer)}
         self._with_text = frozenset(tokenizer.get_vocab().values()) - textless
 
+    @property
+    def vocab_size(self) -> int:
+        """See the interface."""
+        return max(self.tokenizer.get_vocab().values()) + 1
+
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """See the interface.
 

@@ -30,6 +30,7 @@ class ExampleSet:
     Attributes:
         prompts: one per kept row, in file order. ``prompts[i]`` belongs to ``demonstrations[i]`` or ``pairs[i]``;
             ``prompts[i].index`` is the row's position in the files, so it does not move when other rows drop.
+        places: where each kept row stands, as ``file:line``.
         demonstrations: one per kept row where the section has ``completion``, else empty.
         pairs: one per kept row where the section has ``chosen`` and ``rejected``, else empty.
         dropped: reason -> ids of the rows left out for it.
@@ -37,6 +38,7 @@ class ExampleSet:
     """
 
     prompts: tuple[Prompt, ...]
+    places: tuple[str, ...]
     demonstrations: tuple[Demonstration, ...] = ()
     pairs: tuple[Pair, ...] = ()
     dropped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -73,6 +75,7 @@ class _Reading:
         self._config = config
         self._codec = codec
         self._kept: list[Example] = []
+        self._places: list[str] = []
         self._dropped: dict[str, list[str]] = {}
         self._problems: list[Problem] = []
         self._first_seen: dict[str, str] = {}
@@ -100,6 +103,7 @@ class _Reading:
         else:
             if too_long is None:
                 self._kept.append(example)
+                self._places.append(where)
             elif self._config.on_long_row == "drop":
                 self._drop(too_long[0], row_id)
             else:
@@ -138,6 +142,7 @@ class _Reading:
             raise UserError(Problem(message, path="data.path", where=self._config.path))
         return ExampleSet(
             prompts=tuple(_prompt(example) for example in self._kept),
+            places=tuple(self._places),
             demonstrations=tuple(e for e in self._kept if isinstance(e, Demonstration)),
             pairs=tuple(e for e in self._kept if isinstance(e, Pair)),
             dropped={reason: tuple(ids) for reason, ids in self._dropped.items()},

@@ -55,13 +55,18 @@ def answer_line(prompt: Prompt, answer: str, codec: TextCodec) -> Line:
     return Line.of(prompt.id, [(codec.encode_prompt(prompt), False), (codec.encode_completion(answer), True)])
 
 
-def example_length(example: Prompt | Demonstration | Pair, codec: TextCodec) -> int:
-    """Tokens of an example's row, prompt and answer; of a pair's longer one."""
+def example_tokens(example: Prompt | Demonstration | Pair, codec: TextCodec) -> list[list[int]]:
+    """Tokens of an example's rows, prompt and answer: one row, of a pair the chosen and the rejected one."""
     match example:
         case Demonstration():
-            return len(demonstration_line(example, codec))
+            return [demonstration_line(example, codec).tokens]
         case Pair():
-            prompt = len(codec.encode_prompt(example.prompt))
-            return prompt + max(len(codec.encode_completion(text)) for text in (example.chosen, example.rejected))
+            prompt = codec.encode_prompt(example.prompt)
+            return [[*prompt, *codec.encode_completion(text)] for text in (example.chosen, example.rejected)]
         case _:
-            return len(codec.encode_prompt(example))
+            return [codec.encode_prompt(example)]
+
+
+def example_length(example: Prompt | Demonstration | Pair, codec: TextCodec) -> int:
+    """Tokens of an example's row, prompt and answer; of a pair's longer one."""
+    return max(map(len, example_tokens(example, codec)))

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 class TextCodec(ABC):
     """Text to tokens and back, by the family's tokenizer and chat template."""
 
+    @property
+    def vocab_size(self) -> int | None:
+        """Every id it gives lies below; None = not known, and rows are looked at one by one."""
+        return None
+
     @abstractmethod
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt: chat turns rendered with an open answer header, or plain text as it is.

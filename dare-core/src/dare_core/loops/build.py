@@ -10,7 +10,8 @@ from pathlib import Path
 from dare_core.catalog import Catalog
 from dare_core.components import Slot
 from dare_core.data.batches import BatchOrder
-from dare_core.data.examples import SHOWN_PROBLEMS, ExampleSet
+from dare_core.data.examples import ExampleSet
+from dare_core.data.fitting import refuse_misfits
 from dare_core.data.length_groups import LengthGroups
 from dare_core.data.tokens import example_length
 from dare_core.diffusion.denoise import decoding_layout
@@ -42,7 +43,7 @@ from dare_core.run.ledger import Ledger
 from dare_core.run.manifest import model_fingerprint
 from dare_core.spec.plan import RunPlan
 from dare_core.spec.sections import DataSection, EngineSection, GroupAlgorithmSection, ModelSection, RolloutSection
-from dare_core.types import AttentionLayout, DecodingSettings, ModelFacts, Prompt
+from dare_core.types import AttentionLayout, DecodingSettings, ModelFacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,7 @@ def prepare(plan: RunPlan) -> Parts:
     settings = _rollout_section(plan).settings(facts.layout) if Slot.ROLLOUT in plan else None
     checks: list[Callable[[], object]] = [
         partial(_order, plan, len(examples)),
-        partial(_check_lengths, plan, examples, codec, facts),
+        partial(_check_rows, plan, examples, codec, facts),
         partial(check_reference_stays, plan[Slot.ENGINE].config, algorithm.reference_cache),
     ]
     if reward is not None and plan.online:
@@ -339,33 +340,12 @@ def _order(plan: RunPlan, count: int, lengths: Callable[[], Sequence[int]] | Non
     return BatchOrder(count, plan.optim.batch_size // rows, plan.run.seed, shuffle)
 
 
-def _check_lengths(plan: RunPlan, examples: ExampleSet, codec: TextCodec, facts: ModelFacts) -> None:
-    """Every row can be written in tokens and fits the model."""
-    new = _rollout_section(plan).new_tokens if plan.online else 0
-    if _longest_allowed(plan, new) <= facts.max_positions:
-        return
-    refused: list[Problem] = []
-    long: list[Problem] = []
-    for example in examples.prompts if plan.online else (*examples.demonstrations, *examples.pairs):
-        try:
-            length = example_length(example, codec) + new
-        except UserError as error:
-            refused += error.problems
-            continue
-        if length > facts.max_positions:
-            what = f"prompt and {new} new tokens" if plan.online else "prompt and answer"
-            name = example.id if isinstance(example, Prompt) else example.prompt.id
-            message = f"row '{name}': {what} make {length} tokens; the model takes {facts.max_positions}"
-            long.append(Problem(message, path="data"))
-    problems = [*refused[:SHOWN_PROBLEMS], *long[:SHOWN_PROBLEMS]]
-    if len(refused) > SHOWN_PROBLEMS:
-        problems.append(Problem(f"{len(refused)} of {len(examples)} rows cannot be written in tokens", path="data"))
-    if long:
-        hint = "leave long rows out with data.max_prompt_tokens or data.max_tokens and data.on_long_row: drop"
-        message = f"{len(long)} of {len(examples)} rows do not fit the model"
-        problems.append(Problem(message, path="data", hint=hint))
-    if problems:
-        raise UserError(problems)
+def _check_rows(plan: RunPlan, examples: ExampleSet, codec: TextCodec, facts: ModelFacts) -> None:
+    """Every row fits the model; not asked again of rows that reading measured, with a tokenizer that cannot exceed."""
+    new = _rollout_section(plan).new_tokens if plan.online else None
+    known = codec.vocab_size is not None and codec.vocab_size <= facts.vocab_size
+    if not known or _longest_allowed(plan, new or 0) > facts.max_positions:
+        refuse_misfits(examples, codec, facts, new)
 
 
 def _longest_allowed(plan: RunPlan, new: int) -> float:
