@@ -51,10 +51,11 @@ PLANS = {
         espo(draws=1),
         espo(draws=1, coupled=False),
         espo(draws=2, systematic="draws", coupled=False),
+        espo(draws=2, systematic="draws"),
         blocks(draws=1),
         blocks(draws=2),
     ],
-    ids=["count", "count-2", "count-sets", "coupled", "espo", "espo-2", "block", "block-2"],
+    ids=["count", "count-2", "count-sets", "coupled", "espo", "espo-2", "coupled-2", "block", "block-2"],
 )
 def test_expectation_over_every_draw_is_the_elbo(estimator, adapter):
     rows = one_row(adapter)
@@ -293,3 +294,16 @@ def test_standard_errors_come_from_independent_sets():
     torch.testing.assert_close(estimator.reduce(views, scores, rows).stderr[0], expected)
     single = counts().plan(rows, context_of(adapter))
     assert counts().reduce(single, adapter.token_logp(single), rows).stderr is None
+
+
+@pytest.mark.parametrize(("weights", "bound"), [((0.25, 0.75), "lower"), ((0.5, 1.5), "surrogate")])
+def test_weighted_draws_have_the_bound_and_the_standard_error_of_their_sum(weights, bound):
+    rows, weighted, plain = one_row(BLOCK), blocks(draws=2, draw_weights=weights), blocks(draws=2)
+    found = values(weighted, BLOCK, rows).mean()
+    torch.testing.assert_close(found, sum(weights) * exact_elbo(BLOCK, rows).detach(), rtol=1e-12, atol=0)
+    assert weighted.bound == bound
+    views = plain.plan(rows, context_of(BLOCK))
+    scores = BLOCK.token_logp(views)
+    spread = (views.weight * scores.logp).sum(dim=1).detach().std()
+    torch.testing.assert_close(weighted.reduce(views, scores, rows).stderr[0], spread * math.hypot(*weights))
+    torch.testing.assert_close(plain.reduce(views, scores, rows).stderr[0], spread / math.sqrt(2))

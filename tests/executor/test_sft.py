@@ -70,15 +70,15 @@ def expectation(adapter: ModelAdapter, rows: Rows, estimator: Bernoulli, nodes: 
 def test_expectation_is_the_elbo(adapter):
     rows = one_row(adapter)
     # At a fixed time the expectation is a polynomial in it, so three nodes are exact for three tokens.
-    found = expectation(adapter, rows, Bernoulli(BernoulliSection(time_low=1e-13)), 3)
-    torch.testing.assert_close(found, exact_elbo(adapter, rows), rtol=1e-9, atol=0)
+    found = expectation(adapter, rows, Bernoulli(BernoulliSection(time_low=1e-14)), 3)
+    torch.testing.assert_close(found, exact_elbo(adapter, rows), rtol=1e-12, atol=0)
 
 
 def test_the_schedule_does_not_change_the_expectation():
     adapter = ToyMasked(5, 8, seed=3)
     rows = one_row(adapter)
-    found = expectation(adapter, rows, Bernoulli(BernoulliSection(time_low=1e-13, schedule="cosine")), 12)
-    torch.testing.assert_close(found, exact_elbo(adapter, rows), rtol=1e-9, atol=0)
+    found = expectation(adapter, rows, Bernoulli(BernoulliSection(time_low=1e-14, schedule="cosine")), 12)
+    torch.testing.assert_close(found, exact_elbo(adapter, rows), rtol=1e-12, atol=0)
 
 
 def test_a_clamped_time_gives_the_clamped_integral():
@@ -86,8 +86,8 @@ def test_a_clamped_time_gives_the_clamped_integral():
     rows = one_row(adapter)
     clamped = expectation(adapter, rows, Bernoulli(BernoulliSection(time_low=low)), 3)
     # The ELBO is the integral over [0, 1]; times below the clamp are never drawn and their share is spread.
-    below = expectation(adapter, rows, Bernoulli(BernoulliSection(time_low=1e-13, time_high=low)), 3)
-    torch.testing.assert_close((1 - low) * clamped + low * below, exact_elbo(adapter, rows), rtol=1e-9, atol=0)
+    below = expectation(adapter, rows, Bernoulli(BernoulliSection(time_low=1e-14, time_high=low)), 3)
+    torch.testing.assert_close((1 - low) * clamped + low * below, exact_elbo(adapter, rows), rtol=1e-12, atol=0)
 
 
 def test_prompt_and_padding_are_never_hidden():

@@ -11,6 +11,8 @@ to the response; in a full layout the whole response is one block.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -22,12 +24,19 @@ from dare_core.diffusion.layouts import block_index
 from dare_core.diffusion.seeds import uniforms
 from dare_core.interfaces import PlanContext
 from dare_core.types import Rows, Views
+from dare_core.types.estimate import Bound
 
 
 class BlockStratified(DrawEstimator):
     """``draws`` views per row, each with hidden tokens in every block."""
 
     config: BlockStratifiedSection
+
+    @property
+    def bound(self) -> Bound:
+        """``draw_weights`` that do not add up to 1 give a multiple of the ELBO."""
+        weights = self.config.draw_weights
+        return "lower" if weights is None or math.isclose(sum(weights), 1) else "surrogate"
 
     @property
     def independent_draws(self) -> int:
@@ -40,6 +49,11 @@ class BlockStratified(DrawEstimator):
             return draws.mean(dim=1)
         weights = torch.tensor(self.config.draw_weights, dtype=torch.float64, device=draws.device)
         return (draws * weights.to(draws.dtype)).sum(dim=1)
+
+    def standard_error(self, by_draw: Tensor) -> Tensor | None:
+        """Of the weighted sum, for draws of equal variance."""
+        error, weights = super().standard_error(by_draw), self.config.draw_weights
+        return error if error is None or weights is None else error * math.hypot(*weights) * len(weights) ** 0.5
 
     def plan(self, rows: Rows, context: PlanContext) -> Views:
         """Views ordered by (row, draw)."""

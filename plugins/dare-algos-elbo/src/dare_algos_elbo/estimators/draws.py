@@ -118,10 +118,11 @@ class DrawEstimator(LikelihoodEstimator):
             bound=self.bound,
             mask=mask,
             draws=draws,
-            stderr=self._standard_error(by_draw.detach()),
+            stderr=self.standard_error(by_draw.detach()),
         )
 
-    def _standard_error(self, by_draw: Tensor) -> Tensor | None:
+    def standard_error(self, by_draw: Tensor) -> Tensor | None:
+        """[B] of the combined draws, from the draws' values [B,D]; None for one draw."""
         count, draws = by_draw.shape
         if draws == 1:
             return None
