@@ -39,7 +39,7 @@ SFT_PRESETS: Mapping[str, Mapping[str, Any]] = {
         "likelihood.time_high": 0.8,
         "optim.lr": 1e-5,
         "optim.schedule": "cosine",
-        "optim.weight_decay": 0.01,
+        "optim.weight_decay": 0.1,
         "optim.batch_size": 8,
     },
     "uniform": {
@@ -61,6 +61,9 @@ SFT_PRESETS: Mapping[str, Mapping[str, Any]] = {
         "optim.schedule": "cosine",
         "optim.betas": (0.9, 0.95),
         "optim.weight_decay": 0.01,
+        "peft.kind": "lora",
+        "peft.r": 32,
+        "peft.alpha": 16,
     },
 }
 
@@ -150,12 +153,15 @@ ESPO: Mapping[str, Any] = {
     "rollout.steps_total": 128,
     "rollout.block_length": 32,
     "rollout.temperature": 1.0,
+    "engine.reference_every": 64,
     **_D1_OPTIMISER,
 }
 UNIFIED_ESPO: Mapping[str, Any] = {
     "algorithm.group_size": 16,
+    "algorithm.length_divisor": 512.0,
     "likelihood.targets": "completion",
     "likelihood.rounding": "published",
+    "engine.reference_every": None,
     **_UNIFIED_ROLLOUT,
     **_UNIFIED_OPTIMISER,
 }
