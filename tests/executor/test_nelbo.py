@@ -82,6 +82,22 @@ def test_small_microbatches_change_nothing(tmp_path):
     assert values[0] == pytest.approx(values[1], rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("fff" * 5, "prompt and answer make 17 tokens; the model takes 12"),
+        ("fö", "'odd' holds 'ö'; the toy vocabulary is 'abcdef'"),
+    ],
+    ids=["long", "foreign"],
+)
+def test_an_evaluations_row_that_does_not_fit_is_named_before_anything_is_written(tmp_path, question, said):
+    rows = [{"id": "fits", "question": "fff", "answer": "a"}, {"id": "odd", "question": question, "answer": "a"}]
+    (tmp_path / "misfit.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    result = run(tmp_path, offline_spec(eval=[evaluated(data=HELD | {"path": "misfit.jsonl"})]), code=2)
+    assert f"misfit.jsonl:2: row 'odd': {said}" in result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 def test_rows_without_answers_and_rows_that_are_trained_on_are_refused(tmp_path):
     prompts = {key: value for key, value in HELD.items() if key != "completion"}
     result = run(tmp_path / "a", offline_spec(eval=[evaluated(data=prompts)]), code=2)

@@ -11,7 +11,9 @@ from dare_core.interfaces.model import TextCodec
 from dare_core.types import ModelFacts
 
 
-def refuse_misfits(examples: ExampleSet, codec: TextCodec, facts: ModelFacts, new_tokens: int | None = None) -> None:
+def refuse_misfits(
+    examples: ExampleSet, codec: TextCodec, facts: ModelFacts, new_tokens: int | None = None, path: str = "data"
+) -> None:
     """Every row can be written in tokens of the model's vocabulary, and is no longer than the model takes.
 
     Args:
@@ -19,6 +21,7 @@ def refuse_misfits(examples: ExampleSet, codec: TextCodec, facts: ModelFacts, ne
         codec: writes them in tokens.
         facts: vocabulary and positions of the model.
         new_tokens: that a response to each prompt may have; None = answers are given.
+        path: of the section that names the rows.
 
     Raises:
         UserError: each row that does not, by file and line; the first ones are listed, the others counted.
@@ -47,10 +50,10 @@ def refuse_misfits(examples: ExampleSet, codec: TextCodec, facts: ModelFacts, ne
     problems = [*unwritten[:SHOWN_PROBLEMS], *long[:SHOWN_PROBLEMS]]
     if len(unwritten) > SHOWN_PROBLEMS:
         message = f"{len(unwritten)} of {len(examples)} rows cannot be written in tokens"
-        problems.append(Problem(message, path="data"))
+        problems.append(Problem(message, path=path))
     if long:
-        hint = "leave long rows out with data.max_prompt_tokens or data.max_tokens and data.on_long_row: drop"
+        hint = f"leave long rows out with {path}.max_prompt_tokens or {path}.max_tokens and {path}.on_long_row: drop"
         message = f"{len(long)} of {len(examples)} rows do not fit the model"
-        problems.append(Problem(message, path="data", hint=hint))
+        problems.append(Problem(message, path=path, hint=hint))
     if problems:
         raise UserError(problems)

@@ -133,6 +133,18 @@ class Evaluator(ABC):
             UserError: data or reward are missing what the evaluation needs, or training prompts are among its own.
         """
 
+    def check_rows(self, codec: TextCodec, facts: ModelFacts, new_tokens: int | None) -> None:
+        """Refuse rows that the model cannot take, once, after :meth:`prepare` and before weights are read.
+
+        Args:
+            codec: the model's text codec.
+            facts: of the model.
+            new_tokens: of the run's decoding, or None where nothing is generated.
+
+        Raises:
+            UserError: rows are too long, or hold tokens outside the vocabulary; each is named.
+        """
+
     @abstractmethod
     def evaluate(self, context: EvaluationContext) -> EvaluationResult:
         """Score the live policy. Changes no training state and draws from its own addresses.

@@ -106,6 +106,8 @@ def prepare(plan: RunPlan) -> Parts:
     if reward is not None and plan.online:
         checks.append(partial(reward.check, examples.prompts))
     checks += [partial(evaluator.prepare, examples.prompts, codec, reward) for evaluator in evaluators]
+    new_tokens = _rollout_section(plan).new_tokens if Slot.ROLLOUT in plan else None
+    checks += [partial(evaluator.check_rows, codec, facts, new_tokens) for evaluator in evaluators]
     _all_problems(checks)
     return Parts(
         plan=plan,

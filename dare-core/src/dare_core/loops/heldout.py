@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from dare_core.data.examples import ExampleSet
+from dare_core.data.fitting import refuse_misfits
 from dare_core.errors import Problem, UserError
 from dare_core.interfaces import (
     EvaluationContext,
@@ -28,7 +29,7 @@ from dare_core.interfaces import (
 from dare_core.loops.config import HeldOutSection
 from dare_core.loops.overlap import refuse_overlap
 from dare_core.run.manifest import installed_versions
-from dare_core.types import Address, DecodingSettings, Prompt, Rollout, Verdict, VerdictStatus
+from dare_core.types import Address, DecodingSettings, ModelFacts, Prompt, Rollout, Verdict, VerdictStatus
 
 
 class HeldOut(Evaluator):
@@ -49,6 +50,11 @@ class HeldOut(Evaluator):
         reward.check(self._examples.prompts)
         if not self.config.allow_overlap:
             refuse_overlap(training, self._examples.prompts, f"eval.{self.config.name}.data")
+
+    def check_rows(self, codec: TextCodec, facts: ModelFacts, new_tokens: int | None) -> None:
+        """See :meth:`Evaluator.check_rows`."""
+        if self._examples is not None and new_tokens is not None:
+            refuse_misfits(self._examples, codec, facts, new_tokens, f"eval.{self.config.name}.data")
 
     def evaluate(self, context: EvaluationContext) -> EvaluationResult:
         """See :meth:`Evaluator.evaluate`."""

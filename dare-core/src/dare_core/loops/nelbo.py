@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dare_core.data.examples import ExampleSet
+from dare_core.data.fitting import refuse_misfits
 from dare_core.data.rows import demonstration_rows
 from dare_core.diffusion.corruption import build_views, view_noise
 from dare_core.diffusion.counts import count_mask, systematic_counts, uniform_counts
@@ -48,13 +49,19 @@ class Nelbo(ScoringEvaluator):
             message = "'one' draws an answer at each training step, and an evaluation has none"
             raise UserError(Problem(message, path=f"{path}.trained_turns", hint="take 'last' or 'all'"))
         source = self.config.data.target()(self.config.data.config)
-        self._examples = ExampleSet.read(source.config, source, codec)
-        if not self._examples.demonstrations:
+        examples = ExampleSet.read(source.config, source, codec)
+        if not examples.demonstrations:
             raise UserError(
                 Problem("nelbo scores answers, and these rows have none", path=path, hint="give 'completion'")
             )
         if not self.config.allow_overlap:
-            refuse_overlap(training, self._examples.prompts, path)
+            refuse_overlap(training, examples.prompts, path)
+        self._examples = examples
+
+    def check_rows(self, codec: TextCodec, facts: ModelFacts, new_tokens: int | None) -> None:
+        """See :meth:`Evaluator.check_rows`; answers are given, so nothing is generated."""
+        if self._examples is not None:
+            refuse_misfits(self._examples, codec, facts, path=f"eval.{self.config.name}.data")
 
     def score(self, adapter: ModelAdapter, seed: int, step: int) -> EvaluationResult:
         """See :meth:`ScoringEvaluator.score`."""
