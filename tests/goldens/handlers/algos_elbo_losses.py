@@ -14,10 +14,11 @@ from dare_algos_elbo.estimators.block_stratified import BlockStratified
 from dare_algos_elbo.estimators.config import BlockStratifiedSection
 from dare_core.objectives import reductions
 from dare_core.objectives.clips import clipped_surrogate
-from dare_core.objectives.kl import KL_FORMS, linearised_difference
+from dare_core.objectives.kl import KL_FORMS
 from dare_core.objectives.ratios import linear_ratio
 from dare_core.testing.goldens import GoldenCase
 from dare_core.types import PairRows, Scores
+from tests.goldens.linearised_kl import linearised_difference
 from tests.goldens.runner import golden
 from tests.made_estimates import leaf, loss_of, recorded_views
 from tests.made_inputs import rows_of

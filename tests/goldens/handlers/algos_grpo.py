@@ -29,11 +29,12 @@ from dare_core.diffusion.corruption import build_views
 from dare_core.objectives import reductions
 from dare_core.objectives.advantages import group_relative, group_statistics
 from dare_core.objectives.clips import clipped_surrogate
-from dare_core.objectives.kl import KL_FORMS, k3, linearised_difference
+from dare_core.objectives.kl import KL_FORMS, k3
 from dare_core.objectives.ratios import token_ratio
 from dare_core.testing.goldens import GoldenCase
 from dare_core.types import LossInputs, Rows, Views
 from tests.goldens.handlers.cj_block import check_block_loss
+from tests.goldens.linearised_kl import linearised_difference
 from tests.goldens.runner import golden
 from tests.made_inputs import loss_inputs, plan_context, rollout_of, scores_from_logits, split_rows
 

@@ -47,13 +47,3 @@ def k3(d: Tensor, limit: float | None = None) -> Tensor:
 KL_FORMS: Mapping[KlForm, Callable[[Tensor], Tensor]] = MappingProxyType(
     {"k1": k1, "k1-score": k1_score, "abs": absolute, "k2": k2, "k3": k3, "k3-clamped": lambda d: k3(d, CLAMP)}
 )
-
-
-def linearised_difference(d: Tensor, advantage: Tensor) -> Tensor:
-    """``log(1 + d)`` where A > 0, else ``d``: the difference whose exponential is linear in d, used by BGPO.
-
-    NaN for d < -1 and -inf at d = -1 where A > 0. ``advantage`` is broadcastable to ``d``.
-    """
-    positive = (advantage > 0).expand_as(d)
-    # The inner where keeps NaN of the unused branch out of the gradient.
-    return torch.where(positive, torch.log1p(torch.where(positive, d, 0.0)), d)
