@@ -164,7 +164,13 @@ def spg_forward(case: GoldenCase) -> None:
     context = plan_context(settings["mask_id"])
     views = estimator.views(rows, context, block, count, numbers, case.tensors["in.u"].view(lines, -1))
     case.close("out.noisy", views.inputs.view(case.tensors["out.noisy"].shape))
-    assert torch.equal(views.scored, (views.inputs == settings["mask_id"]) & completion[views.row])
+    hidden = views.inputs == settings["mask_id"]
+    assert torch.equal(views.scored, hidden & completion[views.row])
+    # Whatever the case calls it: what lies up to the end of the chosen block. All that follows is hidden.
+    end = settings["prompt"] + (block + 1) * settings["block"] if "in.block_perm" in case.tensors else ids.shape[1]
+    before = torch.arange(ids.shape[1]) < torch.as_tensor(end).expand(lines)[:, None]
+    case.close("out.block_mask", before.view(case.tensors["out.block_mask"].shape))
+    assert hidden[~before].all()
 
 
 def toy_row(case: GoldenCase, prompt: int) -> Rows:
