@@ -42,3 +42,18 @@ def test_an_example_validates_and_trains_on_a_tiny_checkpoint(path, family, tmp_
     assert result.code == 0, result.stderr
     (metrics,) = (tmp_path / "runs").glob("*/metrics.jsonl")
     assert len(metrics.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "padding", "normalizer"), [("llada", True, "sequence"), ("sdar", False, "supervised-tokens")]
+)
+def test_padding_and_divisor_of_sft_are_those_of_the_family(kind, padding, normalizer, tmp_path):
+    FAMILY[kind].write(tmp_path / "model")
+    spec = {"dare": 1, "run": {"name": "x", "steps": 1}, "model": {"path": "model"}, "algorithm": "sft"}
+    spec["data"] = {"path": "rows.jsonl", "prompt": "{q}", "completion": "{a}"}
+    (tmp_path / "rows.jsonl").write_text('{"q": "a", "a": "b"}\n')
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    shown = run_dare_here("show", "spec.yaml", folder=tmp_path)
+    assert shown.code == 0, shown.stderr
+    algorithm = yaml.safe_load(shown.stdout)["algorithm"]
+    assert (algorithm["supervise_padding"], algorithm["loss_normalizer"]) == (padding, normalizer)

@@ -9,8 +9,11 @@ from dare_core.api import Component, hookimpl
 
 _REQUIRES = ("torch", "transformers", "safetensors", "tokenizers", "jinja2")
 _PROVIDES = frozenset({"block", "token-logp", "mask-token", "kv-exact", "value-head"})
-#: the published sampler: dynamic threshold 0.85, whole blocks, quotas as for a whole block, end at a stop id
-_DECODING = {
+#: the published sampler: dynamic threshold 0.85, whole blocks, quotas as for a whole block, end at a stop id;
+#: the published SFT learns no filling and divides by answer tokens
+_WISHES = {
+    "algorithm.supervise_padding": False,
+    "algorithm.loss_normalizer": "supervised-tokens",
     "rollout.selection.kind": "dynamic-threshold",
     "rollout.schedule": "even-block",
     "rollout.whole_blocks": True,
@@ -31,7 +34,7 @@ def dare_model_adapters() -> Iterable[Component]:
             summary="SDAR-1.7B, 4B and 8B Chat, TraDo and fresh models of that architecture",
             requires=_REQUIRES,
             provides=_PROVIDES,
-            defaults=_DECODING,
+            defaults=_WISHES,
             paper="arXiv:2510.06303",
         ),
         Component(
@@ -41,7 +44,7 @@ def dare_model_adapters() -> Iterable[Component]:
             summary="SDAR-30B-A3B Chat and fresh models of that architecture",
             requires=_REQUIRES,
             provides=_PROVIDES,
-            defaults=_DECODING,
+            defaults=_WISHES,
             paper="arXiv:2510.06303",
         ),
     ]
