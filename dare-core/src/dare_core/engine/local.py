@@ -91,7 +91,7 @@ class LocalEngine(Engine):
             index = moved.nonzero()[:, 0][part]
             with self._training():
                 scores = self._forward(views.take(index), upstream.entropy is not None)
-                self._backward(scores, _taken(upstream, index), views.take(index))
+                self._backward(scores, upstream.take(index), views.take(index))
 
     def accumulate_direct(self, views: Views, objective: Objective, parts: list[Tensor]) -> Scores:
         """See :meth:`Engine.accumulate_direct`. A part without a gradient is not taken backwards."""
@@ -282,13 +282,6 @@ def _kinds(scores: Scores) -> list[Tensor]:
 def _nonzero(upstream: Scores) -> Tensor:
     """[N] bool views with an upstream gradient that is not zero."""
     return torch.stack([(t != 0).any(dim=1) for t in _kinds(upstream)]).any(dim=0)
-
-
-def _taken(scores: Scores, index: Tensor) -> Scores:
-    def take(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor[index]
-
-    return Scores(logp=scores.logp[index], entropy=take(scores.entropy), value=take(scores.value))
 
 
 def _zeros(views: Views, like: Scores) -> Scores:

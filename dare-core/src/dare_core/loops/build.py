@@ -345,8 +345,8 @@ def _order(plan: RunPlan, count: int, lengths: Callable[[], Sequence[int]] | Non
 def _check_rows(plan: RunPlan, examples: ExampleSet, codec: TextCodec, facts: ModelFacts) -> None:
     """Every row fits the model; not asked again of rows that reading measured, with a tokenizer that cannot exceed."""
     new = _rollout_section(plan).new_tokens if plan.online else None
-    known = codec.vocab_size is not None and codec.vocab_size <= facts.vocab_size
-    if not known or _longest_allowed(plan, new or 0) > facts.max_positions:
+    size = codec.vocab_size
+    if size is None or size > facts.vocab_size or _longest_allowed(plan, new or 0) > facts.max_positions:
         refuse_misfits(examples, codec, facts, new)
 
 

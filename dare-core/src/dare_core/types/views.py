@@ -109,6 +109,11 @@ class Scores:
         gradients = self._map(lambda score: score.grad if score.grad is not None else score.detach() * 0)
         return replace(gradients, correct=None)
 
+    def take(self, index: Tensor) -> Scores:
+        """Those of the views at ``index`` [M]."""
+        taken = self._map(lambda score: score[index])
+        return replace(taken, correct=None if self.correct is None else self.correct[index])
+
     def _map(self, change: Callable[[Tensor], Tensor]) -> Scores:
         return Scores(
             logp=change(self.logp),
